@@ -1,6 +1,15 @@
 //! Read-only probes. Nothing in this crate opens a device for writing.
 
+pub mod block;
 pub mod block_io;
-pub mod labels;
 pub mod bolt;
 pub mod containerd;
+pub mod containerd_config;
+pub mod containerd_parse;
+pub mod host;
+pub mod host_tools;
+pub mod labels;
+pub mod mounts;
+pub mod root;
+pub mod zpool;
+pub mod zpool_parse;
