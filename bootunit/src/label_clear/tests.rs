@@ -1,0 +1,526 @@
+//! On genuine labels (made by `ztest`, see the fixtures of repave-survey) and a model
+//! disk that remembers every write. `S1` and so on are the disk states of the tests'
+//! list of cases: S1 a plain clear, S2 tail labels only, S3 an odd size, S4 spare and
+//! cache devices, S5 another pool, S9 a cut after the clear.
+
+mod cuts;
+mod tools;
+
+use std::io::Read as _;
+
+use repave_plan::step::SignatureWipe;
+use repave_plan::units::{Extent, Lba};
+use repave_survey::labels::{LABEL_SIZE, label_places, read_labels};
+
+use super::*;
+use crate::model_disk::{ModelDisk, Op};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Sizes of the fixtures' devices in bytes.
+const SOLO_SIZE: u64 = 128 * MIB;
+const AUX_SIZE: u64 = 160 * MIB;
+/// What `zdb -l` says of them.
+const SOLO: PoolGuid = PoolGuid(11653465990387255776);
+const SPARE: VdevGuid = VdevGuid(12487304203683739613);
+const CACHE: VdevGuid = VdevGuid(5302068312520739604);
+
+fn fixture(name: &str) -> (u64, Vec<u8>) {
+    macro_rules! packed {
+        ($name:literal) => {
+            &include_bytes!(concat!(
+                "../../../survey/src/labels/fixtures/",
+                $name,
+                ".gz"
+            ))[..]
+        };
+    }
+    let (size, packed) = match name {
+        "solo" => (SOLO_SIZE, packed!("solo")),
+        "spare" => (AUX_SIZE, packed!("spare")),
+        "cache" => (AUX_SIZE, packed!("cache")),
+        other => panic!("{other}"),
+    };
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(packed)
+        .read_to_end(&mut bytes)
+        .unwrap();
+    (size, bytes)
+}
+
+/// Puts a fixture's labels on a disk, as those of a vdev that starts there, and says
+/// where that vdev is.
+fn put(disk: &mut ModelDisk, name: &str, start: u64) -> Range<u64> {
+    let (size, bytes) = fixture(name);
+    let extent = start..start + size;
+    for (index, offset) in label_places(&extent) {
+        let label = &bytes[usize::from(index) * LABEL_SIZE as usize..][..LABEL_SIZE as usize];
+        disk.set(offset, label);
+        // The pads in front of a label's configuration are never to be written.
+        disk.set(offset + 8 * KIB - 5, b"pads!");
+    }
+    disk.set(extent.start + 4 * MIB, &bytes[4 * LABEL_SIZE as usize..]);
+    extent
+}
+
+/// A disk of 512-byte blocks whose bytes around label places are not zero.
+fn disk(len: u64) -> ModelDisk {
+    ModelDisk::new(512, len / 512)
+}
+
+fn request(extents: &[Range<u64>]) -> ClearRequest {
+    ClearRequest {
+        extents: extents.to_vec(),
+        pools: vec![SOLO],
+        vdevs: vec![],
+        kept: vec![],
+        forbidden: vec![],
+        signatures: vec![],
+    }
+}
+
+fn bytes(disk: &ModelDisk, range: Range<u64>) -> Vec<u8> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    disk.read_at(range.start, &mut bytes).unwrap();
+    bytes
+}
+
+/// The disk as it is wanted: as before, with zeros in these ranges.
+fn with_zeros(before: &ModelDisk, ranges: &[Range<u64>]) -> ModelDisk {
+    let mut wanted = before.clone();
+    for range in ranges {
+        wanted.set(range.start, &vec![0; (range.end - range.start) as usize]);
+    }
+    wanted
+}
+
+fn cleared_part(offset: u64) -> Range<u64> {
+    offset + 16 * KIB..offset + 256 * KIB
+}
+
+fn cleared_parts(extent: &Range<u64>) -> Vec<Range<u64>> {
+    label_places(extent)
+        .into_iter()
+        .map(|(_, offset)| cleared_part(offset))
+        .collect()
+}
+
+/// Runs the step and compares every byte of the disk; then runs it again.
+fn assert_clears(mut disk: ModelDisk, request: &ClearRequest, zeros: &[Range<u64>]) -> ModelDisk {
+    let wanted = with_zeros(&disk, zeros);
+    assert_eq!(state(&disk, request).unwrap(), StepState::Before);
+    assert_eq!(apply(&mut disk, request).unwrap(), Outcome::Changed);
+    assert!(disk == wanted, "other bytes than the wanted ones changed");
+    assert_eq!(disk.ops().last(), Some(&Op::Flush));
+    assert_done(&mut disk, request);
+    assert!(disk == wanted);
+    disk
+}
+
+fn assert_done(disk: &mut ModelDisk, request: &ClearRequest) {
+    prove(disk, request).unwrap();
+    assert_eq!(state(disk, request).unwrap(), StepState::After);
+    disk.forget();
+    assert_eq!(apply(disk, request).unwrap(), Outcome::AlreadyDone);
+    assert_eq!(disk.ops(), []);
+}
+
+/// The step must not be applied, and does not touch the disk when it is.
+fn assert_foreign(mut disk: ModelDisk, request: &ClearRequest, wanted: &str) {
+    let StepState::Neither { found } = state(&disk, request).unwrap() else {
+        panic!("not seen: {wanted}");
+    };
+    assert!(found.contains(wanted), "{found}");
+    let error = apply(&mut disk, request).unwrap_err();
+    assert!(matches!(error, ClearError::Foreign { .. }), "{error}");
+    assert_eq!(disk.ops(), []);
+    let error = prove(&mut disk, request).unwrap_err();
+    assert!(matches!(error, ClearError::Left { .. }), "{error}");
+}
+
+#[test]
+fn s1_four_labels_of_the_pool_are_cleared_and_nothing_else() {
+    let mut before = disk(400 * MIB);
+    let dead = MIB..100 * MIB;
+    let pool = put(&mut before, "solo", 100 * MIB);
+    let request = request(&[dead.clone(), pool.clone(), dead.start..pool.end]);
+    let after = assert_clears(before, &request, &cleared_parts(&pool));
+    assert!(read_labels(&after, pool).unwrap().is_clear());
+}
+
+#[test]
+fn s2_the_first_4_mib_stay_byte_for_byte_when_no_label_is_there() {
+    let mut before = disk(130 * MIB);
+    let pool = put(&mut before, "solo", 0);
+    let noise: Vec<u8> = (0..4 * MIB).map(|i| (i * 2654435761 >> 13) as u8).collect();
+    before.set(0, &noise);
+    let tail = cleared_parts(&pool)[2..].to_vec();
+    let after = assert_clears(before, &request(&[pool]), &tail);
+    assert_eq!(bytes(&after, 0..4 * MIB), noise);
+}
+
+#[test]
+fn s3_the_tail_behind_the_last_whole_256_kib_is_not_written() {
+    let mut before = disk(SOLO_SIZE + 100 * KIB);
+    let pool = put(&mut before, "solo", 0);
+    before.set(SOLO_SIZE, &vec![0xa5; 100 << 10]);
+    let extent = 0..SOLO_SIZE + 100 * KIB;
+    assert_clears(before, &request(&[extent]), &cleared_parts(&pool));
+}
+
+#[test]
+fn s4_auxiliary_labels_go_by_their_own_guid_and_a_cache_header_with_its_label() {
+    let header = 4 * MIB..4 * MIB + 512;
+    for (name, guid, header) in [
+        ("spare", SPARE, None),
+        ("cache", CACHE, Some(header.clone())),
+    ] {
+        let mut before = disk(AUX_SIZE);
+        let extent = put(&mut before, name, 0);
+        if header.is_none() {
+            // A header without a cache label is somebody's data.
+            before.set(4 * MIB, b"EHCACSFZ");
+        }
+        let mut request = request(&[extent.clone()]);
+        assert_foreign(before.clone(), &request, &guid.to_string());
+        request.vdevs = vec![guid];
+        let zeros = [cleared_parts(&extent), header.into_iter().collect()].concat();
+        assert_clears(before, &request, &zeros);
+    }
+}
+
+#[test]
+fn s4_the_rest_of_a_block_of_4096_around_the_cache_header_stays() {
+    let mut before = ModelDisk::new(4096, AUX_SIZE / 4096);
+    let extent = put(&mut before, "cache", 0);
+    before.set(4 * MIB + 512, &[0x77; 8192]);
+    let mut request = request(&[extent.clone()]);
+    request.vdevs = vec![CACHE];
+    let zeros = [cleared_parts(&extent), vec![4 * MIB..4 * MIB + 512]].concat();
+    assert_clears(before, &request, &zeros);
+}
+
+#[test]
+fn s5_a_label_of_another_pool_stops_before_any_write() {
+    let mut before = disk(300 * MIB);
+    let pool = put(&mut before, "solo", 100 * MIB);
+    let mut other = request(&[pool.clone()]);
+    other.pools = vec![PoolGuid(1)];
+    assert_foreign(
+        before.clone(),
+        &other,
+        "pool \"solo\", guid 11653465990387255776, active",
+    );
+    // One foreign label among listed ones is enough.
+    let spare = put(&mut before, "spare", 0);
+    let both = request(&[pool, spare.start..100 * MIB]);
+    assert_foreign(before, &both, "spare device 12487304203683739613");
+}
+
+#[test]
+fn s9_nothing_there_is_done() {
+    let mut clear = disk(SOLO_SIZE);
+    clear.set(20 * KIB, &[1; 4096]);
+    assert_done(&mut clear, &request(&[0..SOLO_SIZE]));
+    // Too small for labels: no place, nothing to do.
+    assert_done(&mut clear, &request(&[0..512 * KIB]));
+}
+
+#[test]
+fn remnants_are_cleared_too() {
+    for (what, zeros) in [
+        (
+            "wipefs 2.41: 16 bytes of each nvlist",
+            vec![16 * KIB..16 * KIB + 16],
+        ),
+        ("wipefs 2.38: uberblock magics", vec![128 * KIB..256 * KIB]),
+        ("the front of the ring", vec![16 * KIB..130 * KIB]),
+        ("all but the first sector", vec![16 * KIB + 512..256 * KIB]),
+    ] {
+        let mut before = disk(SOLO_SIZE);
+        let pool = put(&mut before, "solo", 0);
+        for (_, offset) in label_places(&pool) {
+            for range in &zeros {
+                let bytes = vec![0; (range.end - range.start) as usize];
+                before.set(offset + range.start, &bytes);
+            }
+        }
+        println!("{what}");
+        assert_clears(before, &request(&[pool.clone()]), &cleared_parts(&pool));
+    }
+}
+
+#[test]
+fn a_damaged_label_still_goes_by_its_pool() {
+    let mut before = disk(SOLO_SIZE);
+    let pool = put(&mut before, "solo", 0);
+    for (_, offset) in label_places(&pool) {
+        before.set(offset + 16 * KIB + 512, &[0xee; 240 * 1024 - 512]);
+    }
+    let mut other = request(&[pool.clone()]);
+    other.pools = vec![];
+    assert_foreign(before.clone(), &other, "pool guid 11653465990387255776");
+    assert_clears(before, &request(&[pool.clone()]), &cleared_parts(&pool));
+}
+
+/// The old labels that would come to sight on the new, larger partition.
+#[test]
+fn labels_of_earlier_layouts_go_before_the_table_changes() {
+    let mut before = disk(400 * MIB);
+    let pool = put(&mut before, "solo", 100 * MIB);
+    for (what, new, surfacing) in [
+        ("end grown", pool.start..pool.end + 64 * MIB, [0, 1]),
+        ("front grown", 30 * MIB..pool.end, [2, 3]),
+    ] {
+        let seen = read_labels(&before, new.clone()).unwrap();
+        assert_eq!(seen.labels().count(), 2, "{what}");
+        // Clearing the new extent alone leaves what hides inside it.
+        let part = surfacing.map(|index| cleared_parts(&pool)[index].clone());
+        let after = assert_clears(before.clone(), &request(std::slice::from_ref(&new)), &part);
+        assert_eq!(
+            read_labels(&after, pool.clone()).unwrap().labels().count(),
+            2,
+            "{what}"
+        );
+        let after = assert_clears(
+            before.clone(),
+            &request(&[pool.clone(), new]),
+            &cleared_parts(&pool),
+        );
+        assert!(
+            read_labels(&after, pool.clone()).unwrap().is_clear(),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn a_whole_disk_ghost_is_cleared_around_both_copies_of_the_table() {
+    let mut before = disk(SOLO_SIZE);
+    put(&mut before, "solo", 0);
+    let head = 0..34 * 512;
+    let tail = SOLO_SIZE - 33 * 512..SOLO_SIZE;
+    before.set(0, &vec![0x11; 34 * 512]);
+    before.set(tail.start, &vec![0x22; 33 * 512]);
+    let mut request = request(&[0..SOLO_SIZE]);
+    request.forbidden = vec![head.clone(), tail.clone()];
+    let mut zeros = cleared_parts(&(0..SOLO_SIZE));
+    zeros[0].start = head.end;
+    zeros[3].end = tail.start;
+    let after = assert_clears(before, &request, &zeros);
+    assert_eq!(bytes(&after, head), vec![0x11; 34 * 512]);
+    assert_eq!(bytes(&after, tail), vec![0x22; 33 * 512]);
+}
+
+#[test]
+fn a_forbidden_range_covers_whole_blocks_and_can_hide_a_whole_label() {
+    let mut before = ModelDisk::new(4096, SOLO_SIZE / 4096);
+    let pool = put(&mut before, "solo", 0);
+    let mut request = request(&[pool.clone()]);
+    // The whole of label 0 and one byte of label 3's last block.
+    request.forbidden = vec![0..256 * KIB, SOLO_SIZE - 1..SOLO_SIZE];
+    let mut zeros = cleared_parts(&pool)[1..].to_vec();
+    zeros[2].end = SOLO_SIZE - 4096;
+    assert_clears(before, &request, &zeros);
+}
+
+/// The disk of a growing pool: its partition, and a dead one behind it.
+fn growing() -> (ModelDisk, Range<u64>, Range<u64>) {
+    let mut before = disk(400 * MIB);
+    let pool = put(&mut before, "solo", 10 * MIB);
+    let dead = pool.end..pool.end + AUX_SIZE;
+    (before, pool, dead)
+}
+
+#[test]
+fn growing_keeps_the_pools_labels_and_clears_the_new_places() {
+    let (mut before, pool, dead) = growing();
+    put(&mut before, "spare", dead.start);
+    let mut request = request(&[dead.clone(), pool.start..dead.end]);
+    (request.pools, request.kept, request.vdevs) = (vec![], vec![SOLO], vec![SPARE]);
+    request.forbidden = vec![pool.clone()];
+    let after = assert_clears(before.clone(), &request, &cleared_parts(&dead));
+    assert_eq!(
+        read_labels(&after, pool.clone()).unwrap().labels().count(),
+        4
+    );
+    // Even a request that forgot to forbid the extent writes no kept label.
+    request.forbidden = vec![];
+    let after = assert_clears(before.clone(), &request, &cleared_parts(&dead));
+    assert_eq!(
+        read_labels(&after, pool.clone()).unwrap().labels().count(),
+        4
+    );
+    // Nor what is left of one beside a whole one.
+    before.set(pool.start + 256 * KIB + 16 * KIB, &[0; 16]);
+    assert_clears(before, &request, &cleared_parts(&dead));
+}
+
+#[test]
+fn growing_writes_nothing_that_reaches_into_a_kept_label() {
+    let (mut before, pool, _) = growing();
+    // A place of another layout that overlaps the kept label 2 with its ring.
+    let odd = pool.start + 512 * KIB..pool.end - 384 * KIB;
+    let mut request = request(&[pool.clone(), odd.clone()]);
+    (request.pools, request.kept) = (vec![], vec![SOLO]);
+    let ring = label_places(&odd)[3].1 + 128 * KIB;
+    assert!(ring > pool.end - 512 * KIB - 256 * KIB);
+    before.set(ring, &0x00ba_b10c_u64.to_le_bytes());
+    let wanted = label_places(&pool)[2].1;
+    let mut after = before.clone();
+    apply(&mut after, &request).unwrap();
+    prove(&mut after, &request).unwrap();
+    let label = wanted..wanted + 256 * KIB;
+    assert!(bytes(&after, label.clone()) == bytes(&before, label));
+    assert_eq!(read_labels(&after, pool).unwrap().labels().count(), 4);
+}
+
+fn signed(offset: u64, magic: &[u8]) -> Signature {
+    Signature {
+        kind: "ext4".to_owned(),
+        offset,
+        magic: magic.to_vec(),
+    }
+}
+
+#[test]
+fn signatures_go_byte_for_byte_in_blocks_of_either_size() {
+    for block in [512, 4096] {
+        let mut before = ModelDisk::new(block, 64 * MIB / u64::from(block));
+        before.set(MIB, &vec![0x99; 64 << 10]);
+        before.set(MIB + 1080, &[0x53, 0xef]);
+        before.set(MIB + 4086, b"SWAPSPACE2");
+        let mut request = request(&[MIB..32 * MIB]);
+        request.signatures = vec![
+            signed(MIB + 1080, &[0x53, 0xef]),
+            signed(MIB + 4086, b"SWAPSPACE2"),
+        ];
+        let zeros = [MIB + 1080..MIB + 1082, MIB + 4086..MIB + 4096];
+        let after = assert_clears(before, &request, &zeros);
+        // One that is gone already is done; one that became something else is not.
+        let mut half = after.clone();
+        half.set(MIB + 1080, &[0x53, 0xef]);
+        assert_clears(half, &request, &zeros[..1]);
+        let mut changed = after;
+        changed.set(MIB + 1080, &[0x53, 0xee]);
+        assert_foreign(
+            changed,
+            &request,
+            "neither the ext4 signature nor zeros at byte 1049656",
+        );
+    }
+}
+
+#[test]
+fn a_signature_inside_a_label_goes_with_it() {
+    let mut before = disk(SOLO_SIZE);
+    let pool = put(&mut before, "solo", 0);
+    let mut request = request(&[pool.clone()]);
+    request.signatures = vec![signed(128 * KIB, &0x00ba_b10c_u64.to_le_bytes())];
+    assert_clears(before, &request, &cleared_parts(&pool));
+}
+
+#[test]
+fn requests_that_contradict_themselves_or_the_disk_are_refused() {
+    let good = request(&[MIB..64 * MIB]);
+    let edit = |change: fn(&mut ClearRequest)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        bad
+    };
+    for (wanted, bad) in [
+        (
+            "no extent of this disk",
+            edit(|r| r.extents.push(MIB..SOLO_SIZE + 512)),
+        ),
+        (
+            "no extent of this disk",
+            edit(|r| r.extents.push(Range { start: 5, end: 5 })),
+        ),
+        (
+            "not whole blocks of 512",
+            edit(|r| r.extents.push(100..MIB)),
+        ),
+        (
+            "not whole blocks of 512",
+            edit(|r| r.extents.push(0..MIB + 1)),
+        ),
+        ("to be erased and to be kept", edit(|r| r.kept.push(SOLO))),
+        (
+            "is in no extent",
+            edit(|r| r.signatures.push(signed(64 * MIB - 1, &[1, 2]))),
+        ),
+        (
+            "is in no extent",
+            edit(|r| r.signatures.push(signed(u64::MAX, &[1, 2]))),
+        ),
+        (
+            "must not be written",
+            edit(|r| {
+                r.forbidden.push(2 * MIB..2 * MIB + 1);
+                r.signatures.push(signed(2 * MIB + 510, &[1, 2]));
+            }),
+        ),
+    ] {
+        let mut disk = disk(SOLO_SIZE);
+        let error = apply(&mut disk, &bad).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+        assert!(state(&disk, &bad).is_err());
+        assert_eq!(disk.ops(), []);
+    }
+}
+
+#[test]
+fn a_planned_step_becomes_a_request_in_bytes() {
+    let step = LabelClear {
+        extents: vec![Extent {
+            first: Lba(256),
+            last: Lba(511),
+        }],
+        pool_guids: vec![SOLO],
+        vdev_guids: vec![SPARE],
+        kept_pool_guids: vec![PoolGuid(9)],
+        signatures: vec![SignatureWipe {
+            kind: "ext4".to_owned(),
+            offset: MIB + 1080,
+            magic: "53eF".to_owned(),
+        }],
+    };
+    let head = 0..34 * 512;
+    let got = ClearRequest::of(&step, BlockSize(4096), vec![head.clone()]).unwrap();
+    let wanted = ClearRequest {
+        extents: vec![MIB..2 * MIB],
+        pools: vec![SOLO],
+        vdevs: vec![SPARE],
+        kept: vec![PoolGuid(9)],
+        forbidden: vec![head],
+        signatures: vec![signed(MIB + 1080, &[0x53, 0xef])],
+    };
+    assert_eq!(got, wanted);
+    for magic in ["", "5", "53e", "5g", "\u{e9}"] {
+        let mut bad = step.clone();
+        bad.signatures[0].magic = magic.to_owned();
+        let error = ClearRequest::of(&bad, BlockSize(512), vec![]).unwrap_err();
+        assert!(matches!(error, ClearError::Request { .. }), "{magic:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_fails_is_an_error_and_a_second_run_finishes() {
+    let mut before = disk(SOLO_SIZE);
+    let pool = put(&mut before, "solo", 0);
+    let request = request(&[pool.clone()]);
+    let wanted = with_zeros(&before, &cleared_parts(&pool));
+    let mut uncut = before.clone();
+    apply(&mut uncut, &request).unwrap();
+    for failing in 0..uncut.ops().len() {
+        let mut disk = before.clone();
+        disk.fail_after(failing);
+        assert!(apply(&mut disk, &request).is_err(), "op {failing}");
+        let mut disk = ModelDisk::clone(&disk);
+        disk.fail_after(usize::MAX / 2);
+        apply(&mut disk, &request).unwrap();
+        assert!(disk == wanted, "op {failing}");
+    }
+}
