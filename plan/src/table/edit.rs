@@ -108,7 +108,6 @@ pub fn relocate(image: &TableImage) -> Result<TableImage, EditError> {
     if table.backup_lba == last {
         return Ok(image.clone());
     }
-    let block = image.block.0 as usize;
     let array_first = Lba(last.0 - table.backup_array.blocks());
     // Array and header are moved as bytes, without what may lie between them.
     let array = image.blocks(table.backup_array).unwrap_or_default();
@@ -129,7 +128,6 @@ pub fn relocate(image: &TableImage) -> Result<TableImage, EditError> {
         }
         seal_header(sector);
     }
-    debug_assert_eq!(new.tail.len() % block, 0);
     let size = protective_size(image.disk_blocks);
     for slot in new.head[446..510].chunks_exact_mut(16) {
         if slot[4] == 0xee && super::header::get_u32(slot, 12) != u32::MAX {
