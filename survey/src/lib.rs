@@ -13,5 +13,6 @@ pub mod ioctl;
 pub mod labels;
 pub mod mounts;
 pub mod root;
+pub mod signature;
 pub mod zpool;
 pub mod zpool_parse;
