@@ -107,6 +107,13 @@ impl Root {
         self.canonical_of(&self.open_fd(path, OFlag::O_PATH)?)
     }
 
+    /// The path without symlinks as this process can open it, for device nodes.
+    pub fn reachable(&self, path: &str) -> io::Result<PathBuf> {
+        Ok(self
+            .path
+            .join(self.canonical(path)?.trim_start_matches('/')))
+    }
+
     /// A handle to whatever is at the path, for `statvfs` and the like.
     pub fn handle(&self, path: &str) -> io::Result<OwnedFd> {
         self.open_fd(path, OFlag::O_PATH)
@@ -193,6 +200,8 @@ mod tests {
         assert_eq!(root.read_text("/abs").unwrap(), "inside");
         assert_eq!(root.read_text("/up").unwrap(), "inside");
         assert_eq!(root.canonical("/abs").unwrap(), "/etc/machine-id");
+        let reachable = root.reachable("/up").unwrap();
+        assert_eq!(fs::read_to_string(reachable).unwrap(), "inside");
         assert_eq!(root.read_text_if_there("/outside").unwrap(), None);
         assert_eq!(root.read_text("/../../etc/machine-id").unwrap(), "inside");
     }
