@@ -90,9 +90,12 @@ pub(crate) fn take_back(
             installed.push(unit.name);
         }
     }
-    if !installed.is_empty() {
-        systemd.disable(&installed)?;
-    }
+    // A systemd that does not answer must not keep the gate and the links in place: they
+    // are removed below all the same, and its error is given at the end.
+    let asked = match installed.is_empty() {
+        true => Ok(()),
+        false => systemd.disable(&installed),
+    };
     for unit in ALL.iter().filter(goes) {
         // A link whose unit is gone is not systemd's to find; a baked unit keeps its own.
         let link = unit.link();
@@ -118,6 +121,7 @@ pub(crate) fn take_back(
     if files.exists(UNITS)? {
         files.sync_dir(UNITS)?;
     }
+    asked?;
     if !removed.is_empty() || !installed.is_empty() {
         systemd.reload()?;
     }

@@ -43,7 +43,16 @@ impl FileError {
 /// Held as long as it lives.
 #[derive(Debug)]
 pub struct Lock {
-    _file: OwnedFd,
+    file: OwnedFd,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a child between fork and exec still has the file.
+        if let Err(error) = flock(&self.file, FlockOperation::Unlock) {
+            tracing::warn!(err = %error, "the lock stays until this process ends");
+        }
+    }
 }
 
 /// The effects and the looks that arming needs. Paths are absolute on the host.
@@ -318,7 +327,7 @@ impl HostFiles for RootFiles {
             Ok(file)
         };
         match take() {
-            Ok(file) => Ok(Some(Lock { _file: file })),
+            Ok(file) => Ok(Some(Lock { file })),
             Err(Errno::AGAIN) => Ok(None),
             Err(e) => Err(FileError::new("lock", path, e)),
         }
