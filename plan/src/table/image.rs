@@ -268,7 +268,27 @@ struct ImageText {
 struct RegionText {
     first: u64,
     blocks: u64,
-    data: BTreeMap<u64, String>,
+    data: BTreeMap<BlockKey, String>,
+}
+
+/// A block's LBA as a key: text, because the buffer that serde puts behind a tagged
+/// enum (a survey's table, a plan's step) gives a key as text and takes no number.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+struct BlockKey(u64);
+
+impl From<BlockKey> for String {
+    fn from(key: BlockKey) -> String {
+        key.0.to_string()
+    }
+}
+
+impl TryFrom<String> for BlockKey {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<BlockKey, Self::Error> {
+        text.parse().map(BlockKey)
+    }
 }
 
 impl From<TableImage> for ImageText {
@@ -281,7 +301,12 @@ impl From<TableImage> for ImageText {
                 data: (first..)
                     .zip(blocks)
                     .filter(|(_, b)| b.iter().any(|byte| *byte != 0))
-                    .map(|(lba, b)| (lba, b.iter().map(|byte| format!("{byte:02x}")).collect()))
+                    .map(|(lba, b)| {
+                        (
+                            BlockKey(lba),
+                            b.iter().map(|byte| format!("{byte:02x}")).collect(),
+                        )
+                    })
                     .collect(),
             }
         };
@@ -306,7 +331,7 @@ impl TryFrom<ImageText> for TableImage {
                 return bad("it is larger than 1 MiB");
             }
             let mut bytes = vec![0u8; from.blocks as usize * block];
-            for (lba, hex) in &from.data {
+            for (BlockKey(lba), hex) in &from.data {
                 let slot = lba
                     .checked_sub(from.first)
                     .and_then(|index| bytes.chunks_mut(block).nth(index as usize));
