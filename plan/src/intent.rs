@@ -70,7 +70,8 @@ pub struct Volume {
 /// Seals an intent: the bytes that are stored.
 pub fn seal(intent: &Intent) -> Result<Vec<u8>, serde_json::Error> {
     let body = serde_json::to_vec(intent)?;
-    let mut bytes = format!("{MAGIC} {} {}\n", intent.version, Digest::of(&body)).into_bytes();
+    let mut bytes = header_line(intent.version, &Digest::of(&body)).into_bytes();
+    bytes.push(b'\n');
     bytes.extend_from_slice(&body);
     Ok(bytes)
 }
@@ -93,8 +94,11 @@ pub fn open(bytes: &[u8]) -> Result<Intent, Refusal> {
     let (header, body) = (&bytes[..end], &bytes[end + 1..]);
     let header = std::str::from_utf8(header)
         .map_err(|_| damaged("its first line is not text".to_owned()))?;
-    let (version, digest) =
-        parse_header(header).ok_or_else(|| damaged(format!("its first line is {header:?}")))?;
+    // Compared as written: a digit in another case or a sign in front would be read as
+    // the same value, and a byte that differs is a byte that differs.
+    let (version, digest) = parse_header(header)
+        .filter(|(version, digest)| header == header_line(*version, digest))
+        .ok_or_else(|| damaged(format!("its first line is {header:?}")))?;
     if version > VERSION {
         return Err(Refusal::NewerFormat {
             found: version,
@@ -116,6 +120,10 @@ pub fn open(bytes: &[u8]) -> Result<Intent, Refusal> {
         )));
     }
     Ok(intent)
+}
+
+fn header_line(version: u32, digest: &Digest) -> String {
+    format!("{MAGIC} {version} {digest}")
 }
 
 fn parse_header(header: &str) -> Option<(u32, Digest)> {
