@@ -53,6 +53,40 @@ pub struct Plan {
     pub warnings: Vec<String>,
 }
 
+/// A plan as far as a disk alone decides it: for people, never sealed or armed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preview {
+    /// The format's version: that of a plan.
+    pub version: u32,
+    /// The digest of the policy it follows.
+    pub policy: Digest,
+    /// Whether the pool would be destroyed.
+    pub mode: Mode,
+    /// The disk.
+    pub disk: PlanDisk,
+    /// The pool, as the policy names it.
+    pub pool: PoolName,
+    /// Its guid, from the label.
+    pub pool_guid: PoolGuid,
+    /// The guid of its one leaf, from the label.
+    pub vdev_guid: VdevGuid,
+    /// The partitions that would be removed or merged, as they are.
+    pub touched: Vec<Touched>,
+    /// The pool's partition as it would be.
+    pub new: Touched,
+    /// The partitions that would stay bit for bit.
+    pub untouched: Vec<Touched>,
+    /// The steps that the disk alone decides, in their order.
+    pub steps: Vec<Step>,
+    /// The losses that are known.
+    pub lost: Vec<Loss>,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+    /// What could not be known.
+    pub unknown: Vec<String>,
+}
+
 /// The disk a plan is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

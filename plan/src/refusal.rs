@@ -78,8 +78,8 @@ pub enum Refusal {
         /// The pool's guid as the label gives it.
         guid: String,
     },
-    /// The pool cannot be made again as it was.
-    #[error("pool {pool} cannot be recreated: {why}")]
+    /// The pool is not one that can be repaved.
+    #[error("pool {pool} cannot be repaved: {why}")]
     Pool {
         /// The pool.
         pool: String,

@@ -51,6 +51,7 @@ pub(super) fn choose<'a>(policy: &Policy, survey: &'a Survey) -> Result<Chosen<'
     let table = parse_table_with(image, place).map_err(|e| table_refusal(chain(&e)))?;
     let member = choose_member(policy, disk)?;
     let label = only_label(policy, member)?;
+    check_topology(policy, label)?;
     let pool_guid = label.pool_guid.ok_or_else(|| Refusal::Pool {
         pool: policy.disk.pool.to_string(),
         why: "its label has no pool guid".to_owned(),
@@ -155,6 +156,21 @@ fn only_label<'a>(policy: &Policy, member: &'a Partition) -> Result<&'a LabelFac
             })
         }
     }
+}
+
+/// The labels know the topology without an import, so an image can be judged too.
+fn check_topology(policy: &Policy, label: &LabelFact) -> Result<(), Refusal> {
+    if (label.leaves, label.top_level) == (1, 1) {
+        return Ok(());
+    }
+    Err(Refusal::Pool {
+        pool: policy.disk.pool.to_string(),
+        why: format!(
+            "its label names {} top-level vdevs, and {} leaf vdevs in this one; only a pool \
+             of one partition is repaved",
+            label.top_level, label.leaves
+        ),
+    })
 }
 
 fn choose_removed<'a>(

@@ -1,6 +1,6 @@
 //! Puts the plan together: the order of the steps is decided here and nowhere else.
 
-use crate::bound::name_of;
+use crate::bound::{Bound, bound_of, name_of};
 use crate::chain::chain;
 use crate::plan::{Loss, Plan, PlanDisk, Touched, VERSION};
 use crate::policy::{Mode, Policy, policy_digest};
@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 use crate::step::{
     KernelPart, KernelTable, LabelClear, PoolCreate, SignatureWipe, Step, TableWrite,
 };
-use crate::survey::{Partition, Pool, StaleLabel, Survey};
+use crate::survey::{Host, Partition, Pool, StaleLabel, Survey};
 use crate::table::{
     EntrySpec, MergeMode, TableChange, TableEdit, edit, merged_spec, parse_table, shadow_place,
 };
@@ -22,51 +22,21 @@ use super::recipe::{recipe, skeleton};
 /// Makes the plan for one node, or says why there is none.
 pub fn plan(policy: &Policy, survey: &Survey) -> Result<Plan, Refusal> {
     let chosen = choose(policy, survey)?;
-    let host = survey
-        .host
-        .as_ref()
-        .ok_or_else(|| incomplete("an image file has no host"))?;
-    let pool = survey.pool(&policy.disk.pool).ok_or_else(|| {
-        incomplete(&format!(
-            "pool {} is not imported, so its properties and datasets cannot be read",
-            policy.disk.pool
-        ))
-    })?;
-    if pool.guid != chosen.pool_guid {
-        return Err(Refusal::FactChanged {
-            fact: format!("the guid of pool {}", pool.name),
-            expected: chosen.pool_guid.to_string(),
-            found: pool.guid.to_string(),
-        });
-    }
-    if let Some(mount) = host.required_pool_mounts.first() {
-        return Err(Refusal::Host {
-            what: format!("mount {mount} lies on a pool"),
-            found: "local-fs.target requires it, and would fail while the pool is away".to_owned(),
-            way_out: format!("add `nofail` to {mount} in /etc/fstab"),
-        });
-    }
-    let table = table_change(policy, &chosen)?;
-    let size = table.new.extent.bytes(chosen.disk.block);
+    let host = live_host(survey)?;
+    let pool = live_pool(policy, survey, &chosen)?;
+    let Draft { new, mut steps } = draft(policy, &chosen)?;
     let clear = match policy.mode {
         Mode::Recreate => clear(policy, survey, pool)?,
         Mode::Grow => Clear::default(),
     };
-    let mut steps = vec![
-        Step::LabelClear(label_clear(policy, &chosen, &table.new)?),
-        Step::TableWrite(TableWrite {
-            change: table.change.clone(),
-        }),
-        Step::KernelTable(kernel_table(policy, &chosen, &table.new)),
-    ];
     // ORDER: labels are cleared while the table still says where the old vdevs end;
     // after the table they surface in the new partition. containerd comes last,
     // because it forgets what only the destroyed pool held. Pinned by the property
     // `steps_stand_in_order`.
     if policy.mode == Mode::Recreate {
         steps.push(Step::PoolCreate(PoolCreate {
-            recipe: recipe(policy, pool, size)?,
-            partuuid: table.new.guid,
+            recipe: recipe(policy, pool, new.extent.bytes(chosen.disk.block))?,
+            partuuid: new.guid,
         }));
         steps.extend(clear.step.clone().map(Step::ContainerdClear));
     }
@@ -75,36 +45,134 @@ pub fn plan(policy: &Policy, survey: &Survey) -> Result<Plan, Refusal> {
         policy: policy_digest(policy).map_err(|e| incomplete(&e.to_string()))?,
         mode: policy.mode,
         machine_id: host.machine_id.clone(),
-        disk: PlanDisk {
-            name: chosen.disk.name.clone(),
-            serial: chosen.disk.serial.clone(),
-            wwn: chosen.disk.wwn.clone(),
-            size: chosen.disk.size,
-            block: chosen.disk.block,
-            guid: chosen.table.disk_guid,
-        },
+        disk: plan_disk(&chosen),
         pool: pool.name.clone(),
         pool_guid: chosen.pool_guid,
         vdev_guid: chosen.label.vdev_guid,
         touched: touched(&chosen),
-        new: Touched {
-            number: table.new.number,
-            name: table.new.name_raw.to_string(),
-            type_guid: table.new.type_guid,
-            guid: table.new.guid,
-            extent: table.new.extent,
-            holds: format!("pool {}", pool.name),
-        },
+        new: new_part(policy, &new),
         untouched: untouched(&chosen),
         steps,
         image: policy.image.as_ref().map(|i| i.digest),
         snapshots_on: clear.dataset,
         lost: lost(policy, &chosen, pool),
-        warnings: warnings(policy, survey, &chosen, clear.warning),
+        warnings: [
+            clear.warning.into_iter().collect(),
+            disk_warnings(policy, &chosen),
+            host_warnings(policy, survey),
+        ]
+        .concat(),
     })
 }
 
-fn incomplete(what: &str) -> Refusal {
+/// The facts a plan stands on: what must hold again at boot.
+pub fn bind(policy: &Policy, survey: &Survey) -> Result<Bound, Refusal> {
+    let chosen = choose(policy, survey)?;
+    bound_of(
+        &live_host(survey)?.machine_id,
+        chosen.disk,
+        &chosen.table,
+        chosen.image,
+        chosen.label,
+        &policy.disk.pool,
+    )
+}
+
+fn live_host(survey: &Survey) -> Result<&Host, Refusal> {
+    let host = survey
+        .host
+        .as_ref()
+        .ok_or_else(|| incomplete("an image file has no host"))?;
+    match host.required_pool_mounts.first() {
+        None => Ok(host),
+        Some(mount) => Err(Refusal::Host {
+            what: format!("mount {mount} lies on a pool"),
+            found: "local-fs.target requires it, and would fail while the pool is away".to_owned(),
+            way_out: format!("add `nofail` to {mount} in /etc/fstab"),
+        }),
+    }
+}
+
+/// The pool as it is imported, which must be the one the labels speak of.
+fn live_pool<'a>(
+    policy: &Policy,
+    survey: &'a Survey,
+    chosen: &Chosen,
+) -> Result<&'a Pool, Refusal> {
+    let pool = survey.pool(&policy.disk.pool).ok_or_else(|| {
+        incomplete(&format!(
+            "pool {} is not imported, so its properties and datasets cannot be read",
+            policy.disk.pool
+        ))
+    })?;
+    let changed = |fact: String, expected: String, found: String| Refusal::FactChanged {
+        fact,
+        expected,
+        found,
+    };
+    if pool.guid != chosen.pool_guid {
+        return Err(changed(
+            format!("the guid of pool {}", pool.name),
+            chosen.pool_guid.to_string(),
+            pool.guid.to_string(),
+        ));
+    }
+    match pool.leaves.as_slice() {
+        [leaf] if *leaf == chosen.label.vdev_guid => Ok(pool),
+        [leaf] => Err(changed(
+            format!("the guid of pool {}'s vdev", pool.name),
+            chosen.label.vdev_guid.to_string(),
+            leaf.to_string(),
+        )),
+        leaves => Err(Refusal::Pool {
+            pool: pool.name.to_string(),
+            why: format!(
+                "it has {} leaf vdevs; only a pool of one partition is repaved",
+                leaves.len()
+            ),
+        }),
+    }
+}
+
+/// What the disk alone decides: the new partition and the steps that make it.
+pub(super) struct Draft {
+    pub new: EntrySpec,
+    pub steps: Vec<Step>,
+}
+
+pub(super) fn draft(policy: &Policy, chosen: &Chosen) -> Result<Draft, Refusal> {
+    let Change { change, new } = table_change(policy, chosen)?;
+    let steps = vec![
+        Step::LabelClear(label_clear(policy, chosen, &new)?),
+        Step::TableWrite(TableWrite { change }),
+        Step::KernelTable(kernel_table(policy, chosen, &new)),
+    ];
+    Ok(Draft { new, steps })
+}
+
+pub(super) fn plan_disk(chosen: &Chosen) -> PlanDisk {
+    PlanDisk {
+        name: chosen.disk.name.clone(),
+        serial: chosen.disk.serial.clone(),
+        wwn: chosen.disk.wwn.clone(),
+        size: chosen.disk.size,
+        block: chosen.disk.block,
+        guid: chosen.table.disk_guid,
+    }
+}
+
+pub(super) fn new_part(policy: &Policy, new: &EntrySpec) -> Touched {
+    Touched {
+        number: new.number,
+        name: new.name_raw.to_string(),
+        type_guid: new.type_guid,
+        guid: new.guid,
+        extent: new.extent,
+        holds: format!("pool {}", policy.disk.pool),
+    }
+}
+
+pub(super) fn incomplete(what: &str) -> Refusal {
     Refusal::Incomplete {
         what: what.to_owned(),
     }
@@ -255,7 +323,7 @@ fn kernel_table(policy: &Policy, chosen: &Chosen, new: &EntrySpec) -> KernelTabl
     }
 }
 
-fn touched(chosen: &Chosen) -> Vec<Touched> {
+pub(super) fn touched(chosen: &Chosen) -> Vec<Touched> {
     let mut parts: Vec<&Partition> = chosen
         .removed
         .iter()
@@ -266,7 +334,7 @@ fn touched(chosen: &Chosen) -> Vec<Touched> {
     parts.into_iter().map(describe).collect()
 }
 
-fn untouched(chosen: &Chosen) -> Vec<Touched> {
+pub(super) fn untouched(chosen: &Chosen) -> Vec<Touched> {
     let mut parts: Vec<&Partition> = chosen
         .disk
         .partitions
@@ -289,18 +357,22 @@ fn describe(part: &Partition) -> Touched {
     }
 }
 
-fn lost(policy: &Policy, chosen: &Chosen, pool: &Pool) -> Vec<Loss> {
+/// The partitions that are given up.
+pub(super) fn lost_partitions(chosen: &Chosen) -> Vec<Loss> {
     let block = chosen.disk.block;
-    let mut all: Vec<Loss> = chosen
-        .removed
-        .iter()
+    let removed = chosen.removed.iter();
+    removed
         .map(|p| Loss {
             what: format!("partition {}: {}", part_name(p), contents(p)),
             count: 1,
             bytes: p.extent.bytes(block),
             datasets: Vec::new(),
         })
-        .collect();
+        .collect()
+}
+
+fn lost(policy: &Policy, chosen: &Chosen, pool: &Pool) -> Vec<Loss> {
+    let mut all = lost_partitions(chosen);
     if policy.mode == Mode::Recreate {
         all.push(Loss {
             what: format!("pool {} (guid {}), all of its data", pool.name, pool.guid),
@@ -313,31 +385,39 @@ fn lost(policy: &Policy, chosen: &Chosen, pool: &Pool) -> Vec<Loss> {
     all
 }
 
-fn warnings(
-    policy: &Policy,
-    survey: &Survey,
-    chosen: &Chosen,
-    clear: Option<String>,
-) -> Vec<String> {
-    let mut warnings: Vec<String> = clear.into_iter().collect();
+pub(super) fn disk_warnings(policy: &Policy, chosen: &Chosen) -> Vec<String> {
+    let mut warnings = Vec::new();
     let behind = chosen
         .removed
         .iter()
         .all(|p| p.extent.first > chosen.member.extent.last);
-    if policy.mode == Mode::Recreate && !chosen.removed.is_empty() && behind {
+    if policy.mode == Mode::Recreate && behind {
         warnings.push(
             "the freed space directly follows the pool: `mode = \"grow\"` would keep its data"
                 .to_owned(),
         );
     }
-    if policy.image.is_none() && survey.host.as_ref().is_some_and(|h| h.image.is_some()) {
-        warnings.push("the policy names no image: the run is done on whichever boots".to_owned());
+    let end = chosen.image.last_lba();
+    if chosen.table.backup_lba != end {
+        warnings.push(format!(
+            "the backup table is moved from {} to the end of the disk, {end}",
+            chosen.table.backup_lba
+        ));
     }
-    warnings.extend(
-        survey
-            .unknown
-            .iter()
-            .map(|what| format!("not seen: {what}")),
-    );
     warnings
+}
+
+fn host_warnings(policy: &Policy, survey: &Survey) -> Vec<String> {
+    let any_image =
+        policy.image.is_none() && survey.host.as_ref().is_some_and(|h| h.image.is_some());
+    any_image
+        .then(|| "the policy names no image: the run is done on whichever boots".to_owned())
+        .into_iter()
+        .chain(
+            survey
+                .unknown
+                .iter()
+                .map(|what| format!("not seen: {what}")),
+        )
+        .collect()
 }

@@ -4,8 +4,10 @@ mod choose;
 mod containerd;
 mod losses;
 mod make;
+mod preview;
 mod recipe;
 
 pub use choose::describe_use;
 pub use losses::volumes;
-pub use make::plan;
+pub use make::{bind, plan};
+pub use preview::preview;

@@ -30,12 +30,6 @@ pub(super) fn recipe(policy: &Policy, pool: &Pool, new_size: Bytes) -> Result<Re
         pool: pool.name.to_string(),
         why,
     };
-    if pool.leaves.len() != 1 {
-        return Err(refuse(format!(
-            "it has {} leaf vdevs; only a pool of one partition is made again",
-            pool.leaves.len()
-        )));
-    }
     let ashift = pool_value(pool, "ashift")
         .and_then(|v| v.parse::<u8>().ok())
         .filter(|v| (9..=16).contains(v))
@@ -44,7 +38,12 @@ pub(super) fn recipe(policy: &Policy, pool: &Pool, new_size: Bytes) -> Result<Re
     for name in skeleton(policy) {
         made.push(dataset_recipe(policy, pool, &name)?);
     }
-    let root = made.remove(0);
+    let mut root = made.remove(0);
+    // The pool is created with `-m none`; a mount point that was the default must be
+    // said, or the pool's own dataset would not come back where it was.
+    root.properties
+        .entry("mountpoint".to_owned())
+        .or_insert_with(|| format!("/{}", pool.name));
     check_reservations(pool, made.iter().chain([&root]), new_size)?;
     Ok(Recipe {
         pool: pool.name.clone(),
