@@ -78,8 +78,8 @@ pub struct Report {
     pub intent: Option<Digest>,
     /// How it ended.
     pub outcome: Verdict,
-    /// The boot in which it ended.
-    pub boot_id: BootId,
+    /// The boot in which it ended; absent when its id could not be read.
+    pub boot_id: Option<BootId>,
     /// When it ended.
     pub at: UnixTime,
     /// How often it was tried.
@@ -96,16 +96,27 @@ pub struct Report {
     pub new_pool: Option<PoolGuid>,
     /// The volume datasets that were destroyed with the pool.
     pub volumes_lost: Vec<Volume>,
+    /// What containerd kept and forgot; absent when nothing was cleared.
+    pub containerd: Option<Cleared>,
+    /// What a person should know.
+    pub notes: Vec<String>,
+    /// The one command that goes on from here, when it stopped.
+    pub way_out: Option<String>,
+}
+
+/// What containerd kept and forgot.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cleared {
     /// Images that containerd still lists, by name, with their size.
     pub images_kept: BTreeMap<String, Bytes>,
     /// Images that must be pulled again, by name, with the reason.
     pub images_dropped: BTreeMap<String, String>,
     /// Bytes that must be pulled again for them.
     pub bytes_to_pull: Bytes,
-    /// What a person should know.
+    /// What a person should know: a database that could not be read, files found under
+    /// a mount point.
     pub notes: Vec<String>,
-    /// The one command that goes on from here, when it stopped.
-    pub way_out: Option<String>,
 }
 
 /// What became of one step.
