@@ -35,7 +35,12 @@ pub fn plan(policy: &Policy, survey: &Survey) -> Result<Plan, Refusal> {
     // `steps_stand_in_order`.
     if policy.mode == Mode::Recreate {
         steps.push(Step::PoolCreate(PoolCreate {
-            recipe: recipe(policy, pool, new.extent.bytes(chosen.disk.block))?,
+            recipe: recipe(
+                policy,
+                pool,
+                chosen.label.ashift,
+                new.extent.bytes(chosen.disk.block),
+            )?,
             partuuid: new.guid,
         }));
         steps.extend(clear.step.clone().map(Step::ContainerdClear));

@@ -25,13 +25,23 @@ pub(super) fn skeleton(policy: &Policy) -> BTreeSet<String> {
     names
 }
 
-pub(super) fn recipe(policy: &Policy, pool: &Pool, new_size: Bytes) -> Result<Recipe, Refusal> {
+pub(super) fn recipe(
+    policy: &Policy,
+    pool: &Pool,
+    label_ashift: Option<u64>,
+    new_size: Bytes,
+) -> Result<Recipe, Refusal> {
     let refuse = |why: String| Refusal::Pool {
         pool: pool.name.to_string(),
         why,
     };
+    // The property is 0 in a pool that was made without naming one (OpenZFS
+    // `module/zcommon/zpool_prop.c`); the vdev's label always says what it has.
     let ashift = pool_value(pool, "ashift")
-        .and_then(|v| v.parse::<u8>().ok())
+        .and_then(|v| v.parse().ok())
+        .filter(|v| *v != 0)
+        .or(label_ashift)
+        .and_then(|v| u8::try_from(v).ok())
         .filter(|v| (9..=16).contains(v))
         .ok_or_else(|| refuse("its ashift could not be read".to_owned()))?;
     let mut made = Vec::new();

@@ -62,6 +62,8 @@ fn what_moves_on_a_live_node_does_not_move_the_digest() {
             "/pools/0/properties/feature@lz4_compress/value",
             json!("enabled"),
         ),
+        // Not named when the pool was made: the label's ashift counts, and is the same.
+        ("/pools/0/properties/ashift/value", json!("0")),
         ("/pools/0/datasets/0/guid", json!("17")),
         ("/pools/0/datasets/1/mounted_at", json!("/mnt")),
         ("/pools/0/datasets/2/used", json!(3)),
