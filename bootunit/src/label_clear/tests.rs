@@ -80,6 +80,10 @@ fn request(extents: &[Range<u64>]) -> ClearRequest {
     }
 }
 
+fn one(extent: &Range<u64>) -> ClearRequest {
+    request(std::slice::from_ref(extent))
+}
+
 fn bytes(disk: &ModelDisk, range: Range<u64>) -> Vec<u8> {
     let mut bytes = vec![0; (range.end - range.start) as usize];
     disk.read_at(range.start, &mut bytes).unwrap();
@@ -119,7 +123,9 @@ fn assert_clears(mut disk: ModelDisk, request: &ClearRequest, zeros: &[Range<u64
 }
 
 fn assert_done(disk: &mut ModelDisk, request: &ClearRequest) {
+    disk.forget();
     prove(disk, request).unwrap();
+    assert_eq!(disk.ops(), [Op::Flush], "a proof flushes before it reads");
     assert_eq!(state(disk, request).unwrap(), StepState::After);
     disk.forget();
     assert_eq!(apply(disk, request).unwrap(), Outcome::AlreadyDone);
@@ -135,8 +141,35 @@ fn assert_foreign(mut disk: ModelDisk, request: &ClearRequest, wanted: &str) {
     let error = apply(&mut disk, request).unwrap_err();
     assert!(matches!(error, ClearError::Foreign { .. }), "{error}");
     assert_eq!(disk.ops(), []);
-    let error = prove(&mut disk, request).unwrap_err();
-    assert!(matches!(error, ClearError::Left { .. }), "{error}");
+    assert_left(&mut disk, request, wanted);
+}
+
+fn assert_left(disk: &mut ModelDisk, request: &ClearRequest, wanted: &str) {
+    let ClearError::Left { found } = prove(disk, request).unwrap_err() else {
+        panic!("not seen: {wanted}");
+    };
+    assert!(found.contains(wanted), "{found}");
+}
+
+#[test]
+fn a_proof_names_what_is_left() {
+    let mut left = disk(SOLO_SIZE);
+    let pool = put(&mut left, "solo", 0);
+    let request = one(&pool);
+    for (index, offset) in label_places(&pool) {
+        let wanted = format!("label {index} at byte {offset}: pool \"solo\", guid {SOLO}, active");
+        assert_left(&mut left, &request, &wanted);
+        left.set(cleared_part(offset).start, &[0; 112 << 10]);
+        let wanted = format!("what is left of label {index} at byte {offset}: 32 uberblocks");
+        assert_left(&mut left, &request, &wanted);
+        left.set(offset + 128 * KIB, &[0; 128 << 10]);
+    }
+    prove(&mut left, &request).unwrap();
+    left.fail_after(0);
+    assert!(matches!(
+        prove(&mut left, &request),
+        Err(ClearError::Flush(_))
+    ));
 }
 
 #[test]
@@ -153,10 +186,12 @@ fn s1_four_labels_of_the_pool_are_cleared_and_nothing_else() {
 fn s2_the_first_4_mib_stay_byte_for_byte_when_no_label_is_there() {
     let mut before = disk(130 * MIB);
     let pool = put(&mut before, "solo", 0);
-    let noise: Vec<u8> = (0..4 * MIB).map(|i| (i * 2654435761 >> 13) as u8).collect();
+    let noise: Vec<u8> = (0..4 * MIB)
+        .map(|i| ((i * 2654435761) >> 13) as u8)
+        .collect();
     before.set(0, &noise);
     let tail = cleared_parts(&pool)[2..].to_vec();
-    let after = assert_clears(before, &request(&[pool]), &tail);
+    let after = assert_clears(before, &one(&pool), &tail);
     assert_eq!(bytes(&after, 0..4 * MIB), noise);
 }
 
@@ -166,7 +201,7 @@ fn s3_the_tail_behind_the_last_whole_256_kib_is_not_written() {
     let pool = put(&mut before, "solo", 0);
     before.set(SOLO_SIZE, &vec![0xa5; 100 << 10]);
     let extent = 0..SOLO_SIZE + 100 * KIB;
-    assert_clears(before, &request(&[extent]), &cleared_parts(&pool));
+    assert_clears(before, &one(&extent), &cleared_parts(&pool));
 }
 
 #[test]
@@ -182,7 +217,7 @@ fn s4_auxiliary_labels_go_by_their_own_guid_and_a_cache_header_with_its_label() 
             // A header without a cache label is somebody's data.
             before.set(4 * MIB, b"EHCACSFZ");
         }
-        let mut request = request(&[extent.clone()]);
+        let mut request = one(&extent);
         assert_foreign(before.clone(), &request, &guid.to_string());
         request.vdevs = vec![guid];
         let zeros = [cleared_parts(&extent), header.into_iter().collect()].concat();
@@ -195,9 +230,10 @@ fn s4_the_rest_of_a_block_of_4096_around_the_cache_header_stays() {
     let mut before = ModelDisk::new(4096, AUX_SIZE / 4096);
     let extent = put(&mut before, "cache", 0);
     before.set(4 * MIB + 512, &[0x77; 8192]);
-    let mut request = request(&[extent.clone()]);
+    let mut request = one(&extent);
     request.vdevs = vec![CACHE];
-    let zeros = [cleared_parts(&extent), vec![4 * MIB..4 * MIB + 512]].concat();
+    let mut zeros = cleared_parts(&extent);
+    zeros.push(4 * MIB..4 * MIB + 512);
     assert_clears(before, &request, &zeros);
 }
 
@@ -205,7 +241,7 @@ fn s4_the_rest_of_a_block_of_4096_around_the_cache_header_stays() {
 fn s5_a_label_of_another_pool_stops_before_any_write() {
     let mut before = disk(300 * MIB);
     let pool = put(&mut before, "solo", 100 * MIB);
-    let mut other = request(&[pool.clone()]);
+    let mut other = one(&pool);
     other.pools = vec![PoolGuid(1)];
     assert_foreign(
         before.clone(),
@@ -222,9 +258,9 @@ fn s5_a_label_of_another_pool_stops_before_any_write() {
 fn s9_nothing_there_is_done() {
     let mut clear = disk(SOLO_SIZE);
     clear.set(20 * KIB, &[1; 4096]);
-    assert_done(&mut clear, &request(&[0..SOLO_SIZE]));
+    assert_done(&mut clear, &one(&(0..SOLO_SIZE)));
     // Too small for labels: no place, nothing to do.
-    assert_done(&mut clear, &request(&[0..512 * KIB]));
+    assert_done(&mut clear, &one(&(0..512 * KIB)));
 }
 
 #[test]
@@ -232,22 +268,20 @@ fn remnants_are_cleared_too() {
     for (what, zeros) in [
         (
             "wipefs 2.41: 16 bytes of each nvlist",
-            vec![16 * KIB..16 * KIB + 16],
+            16 * KIB..16 * KIB + 16,
         ),
-        ("wipefs 2.38: uberblock magics", vec![128 * KIB..256 * KIB]),
-        ("the front of the ring", vec![16 * KIB..130 * KIB]),
-        ("all but the first sector", vec![16 * KIB + 512..256 * KIB]),
+        ("wipefs 2.38: uberblock magics", 128 * KIB..256 * KIB),
+        ("the front of the ring", 16 * KIB..130 * KIB),
+        ("all but the first sector", 16 * KIB + 512..256 * KIB),
     ] {
         let mut before = disk(SOLO_SIZE);
         let pool = put(&mut before, "solo", 0);
         for (_, offset) in label_places(&pool) {
-            for range in &zeros {
-                let bytes = vec![0; (range.end - range.start) as usize];
-                before.set(offset + range.start, &bytes);
-            }
+            let bytes = vec![0; (zeros.end - zeros.start) as usize];
+            before.set(offset + zeros.start, &bytes);
         }
         println!("{what}");
-        assert_clears(before, &request(&[pool.clone()]), &cleared_parts(&pool));
+        assert_clears(before, &one(&pool), &cleared_parts(&pool));
     }
 }
 
@@ -258,10 +292,10 @@ fn a_damaged_label_still_goes_by_its_pool() {
     for (_, offset) in label_places(&pool) {
         before.set(offset + 16 * KIB + 512, &[0xee; 240 * 1024 - 512]);
     }
-    let mut other = request(&[pool.clone()]);
+    let mut other = one(&pool);
     other.pools = vec![];
     assert_foreign(before.clone(), &other, "pool guid 11653465990387255776");
-    assert_clears(before, &request(&[pool.clone()]), &cleared_parts(&pool));
+    assert_clears(before, &one(&pool), &cleared_parts(&pool));
 }
 
 /// The old labels that would come to sight on the new, larger partition.
@@ -277,7 +311,7 @@ fn labels_of_earlier_layouts_go_before_the_table_changes() {
         assert_eq!(seen.labels().count(), 2, "{what}");
         // Clearing the new extent alone leaves what hides inside it.
         let part = surfacing.map(|index| cleared_parts(&pool)[index].clone());
-        let after = assert_clears(before.clone(), &request(std::slice::from_ref(&new)), &part);
+        let after = assert_clears(before.clone(), &one(&new), &part);
         assert_eq!(
             read_labels(&after, pool.clone()).unwrap().labels().count(),
             2,
@@ -303,7 +337,7 @@ fn a_whole_disk_ghost_is_cleared_around_both_copies_of_the_table() {
     let tail = SOLO_SIZE - 33 * 512..SOLO_SIZE;
     before.set(0, &vec![0x11; 34 * 512]);
     before.set(tail.start, &vec![0x22; 33 * 512]);
-    let mut request = request(&[0..SOLO_SIZE]);
+    let mut request = one(&(0..SOLO_SIZE));
     request.forbidden = vec![head.clone(), tail.clone()];
     let mut zeros = cleared_parts(&(0..SOLO_SIZE));
     zeros[0].start = head.end;
@@ -317,7 +351,7 @@ fn a_whole_disk_ghost_is_cleared_around_both_copies_of_the_table() {
 fn a_forbidden_range_covers_whole_blocks_and_can_hide_a_whole_label() {
     let mut before = ModelDisk::new(4096, SOLO_SIZE / 4096);
     let pool = put(&mut before, "solo", 0);
-    let mut request = request(&[pool.clone()]);
+    let mut request = one(&pool);
     // The whole of label 0 and one byte of label 3's last block.
     request.forbidden = vec![0..256 * KIB, SOLO_SIZE - 1..SOLO_SIZE];
     let mut zeros = cleared_parts(&pool)[1..].to_vec();
@@ -391,7 +425,7 @@ fn signatures_go_byte_for_byte_in_blocks_of_either_size() {
         before.set(MIB, &vec![0x99; 64 << 10]);
         before.set(MIB + 1080, &[0x53, 0xef]);
         before.set(MIB + 4086, b"SWAPSPACE2");
-        let mut request = request(&[MIB..32 * MIB]);
+        let mut request = one(&(MIB..32 * MIB));
         request.signatures = vec![
             signed(MIB + 1080, &[0x53, 0xef]),
             signed(MIB + 4086, b"SWAPSPACE2"),
@@ -412,14 +446,14 @@ fn signatures_go_byte_for_byte_in_blocks_of_either_size() {
 fn a_signature_inside_a_label_goes_with_it() {
     let mut before = disk(SOLO_SIZE);
     let pool = put(&mut before, "solo", 0);
-    let mut request = request(&[pool.clone()]);
+    let mut request = one(&pool);
     request.signatures = vec![signed(128 * KIB, &0x00ba_b10c_u64.to_le_bytes())];
     assert_clears(before, &request, &cleared_parts(&pool));
 }
 
 #[test]
 fn requests_that_contradict_themselves_or_the_disk_are_refused() {
-    let good = request(&[MIB..64 * MIB]);
+    let good = one(&(MIB..64 * MIB));
     let edit = |change: fn(&mut ClearRequest)| {
         let mut bad = good.clone();
         change(&mut bad);
@@ -486,7 +520,7 @@ fn a_planned_step_becomes_a_request_in_bytes() {
     let head = 0..34 * 512;
     let got = ClearRequest::of(&step, BlockSize(4096), vec![head.clone()]).unwrap();
     let wanted = ClearRequest {
-        extents: vec![MIB..2 * MIB],
+        extents: std::iter::once(MIB..2 * MIB).collect(),
         pools: vec![SOLO],
         vdevs: vec![SPARE],
         kept: vec![PoolGuid(9)],
@@ -506,7 +540,7 @@ fn a_planned_step_becomes_a_request_in_bytes() {
 fn a_disk_that_fails_is_an_error_and_a_second_run_finishes() {
     let mut before = disk(SOLO_SIZE);
     let pool = put(&mut before, "solo", 0);
-    let request = request(&[pool.clone()]);
+    let request = one(&pool);
     let wanted = with_zeros(&before, &cleared_parts(&pool));
     let mut uncut = before.clone();
     apply(&mut uncut, &request).unwrap();

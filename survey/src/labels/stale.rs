@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::info::{ParsedLabel, Verdict, parse_label};
+use super::info::{Verdict, parse_label};
 use super::{LABEL_SIZE, Place, check_inside, label_places, place};
 use crate::block_io::BlockRead;
 
@@ -43,13 +43,30 @@ pub fn scan_stale(
     ends: &[u64],
 ) -> io::Result<Vec<StaleLabel>> {
     check_inside(dev, &range)?;
-    let mut found = Vec::new();
+    let mut found: Vec<StaleLabel> = Vec::new();
     for (offset, candidates) in candidates(dev.len(), &range, starts, ends)? {
         let mut bytes = vec![0; LABEL_SIZE as usize];
         dev.read_at(offset, &mut bytes)?;
         found.extend(best_fit(&bytes, offset, candidates));
     }
+    // A place that overlaps a sealed label sees that one's uberblocks: one thing, not two.
+    let sealed: Vec<u64> = found
+        .iter()
+        .filter(|label| is_sealed(&label.place))
+        .map(at)
+        .collect();
+    found.retain(|label| {
+        !is_nameless(&label.place) || sealed.iter().all(|seal| !overlap(*seal, at(label)))
+    });
     Ok(found)
+}
+
+fn at(label: &StaleLabel) -> u64 {
+    label.place.offset
+}
+
+fn overlap(a: u64, b: u64) -> bool {
+    a != b && a.abs_diff(b) < LABEL_SIZE
 }
 
 type Candidate = (u8, Range<u64>);
@@ -95,15 +112,12 @@ fn candidates(
 fn best_fit(bytes: &[u8], offset: u64, candidates: Vec<Candidate>) -> Option<StaleLabel> {
     let mut best = None;
     for (index, extent) in candidates {
-        let parsed = parse_label(bytes, offset - extent.start);
-        if parsed.verdict == Verdict::Clear {
+        let place = place(index, offset, parse_label(bytes, offset - extent.start));
+        if place.verdict == Verdict::Clear {
             return None;
         }
-        let sealed = is_sealed(&parsed);
-        let label = StaleLabel {
-            extent,
-            place: place(index, offset, parsed),
-        };
+        let sealed = is_sealed(&place);
+        let label = StaleLabel { extent, place };
         if sealed {
             return Some(label);
         }
@@ -112,13 +126,19 @@ fn best_fit(bytes: &[u8], offset: u64, candidates: Vec<Candidate>) -> Option<Sta
     best
 }
 
-fn is_sealed(parsed: &ParsedLabel) -> bool {
-    match &parsed.verdict {
+fn is_sealed(place: &Place) -> bool {
+    match &place.verdict {
         Verdict::Label(info) => info.checksum_ok,
-        _ => parsed
-            .ring
+        _ => place
             .newest
             .as_ref()
             .is_some_and(|newest| newest.checksum_ok),
+    }
+}
+
+fn is_nameless(place: &Place) -> bool {
+    match &place.verdict {
+        Verdict::Remnant(remnant) => remnant.pool_guid.is_none() && remnant.vdev_guid.is_none(),
+        _ => false,
     }
 }

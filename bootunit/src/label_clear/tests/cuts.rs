@@ -59,7 +59,7 @@ fn resume_everywhere(before: &ModelDisk, request: &ClearRequest) -> usize {
                         continue;
                     }
                     for (number, part) in bytes.chunks(block).enumerate() {
-                        if torn == 0 || random.next() % 2 == 0 {
+                        if torn == 0 || random.next().is_multiple_of(2) {
                             cut.set(offset + (number * block) as u64, part);
                         }
                     }
@@ -103,7 +103,7 @@ fn every_cut_resumes_to_the_same_bytes() {
 fn every_cut_of_a_cache_device_and_of_remnants_resumes() {
     let mut before = disk(AUX_SIZE);
     let extent = put(&mut before, "cache", 0);
-    let mut cache = request(&[extent]);
+    let mut cache = one(&extent);
     cache.vdevs = vec![CACHE];
     assert_eq!(resume_everywhere(&before, &cache), (32 + 16) * (TORN + 1));
 
@@ -115,7 +115,7 @@ fn every_cut_of_a_cache_device_and_of_remnants_resumes() {
             before.set(offset + 128 * KIB, &[0; 40 << 10]);
         }
     }
-    assert!(resume_everywhere(&before, &request(&[pool])) > 0);
+    assert!(resume_everywhere(&before, &one(&pool)) > 0);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn every_cut_of_a_ghost_under_a_table_resumes() {
     put(&mut before, "solo", 0);
     before.set(0, &vec![0x11; 34 * 512]);
     before.set(SOLO_SIZE - 33 * 512, &vec![0x22; 33 * 512]);
-    let mut ghost = request(&[0..SOLO_SIZE]);
+    let mut ghost = one(&(0..SOLO_SIZE));
     ghost.forbidden = vec![0..34 * 512, SOLO_SIZE - 33 * 512..SOLO_SIZE];
     assert!(resume_everywhere(&before, &ghost) > 0);
 }

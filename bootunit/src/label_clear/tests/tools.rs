@@ -32,7 +32,7 @@ fn solo() -> (tempfile::TempDir, std::path::PathBuf, ClearRequest) {
     let mut disk = disk(SOLO_SIZE);
     let pool = put(&mut disk, "solo", 0);
     let path = image(dir.path(), &disk);
-    (dir, path, request(&[pool]))
+    (dir, path, one(&pool))
 }
 
 fn clear(path: &Path, request: &ClearRequest) {
