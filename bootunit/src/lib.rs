@@ -31,3 +31,6 @@ pub mod zfs;
 
 pub use recovery::Attempts;
 pub use report::boot_id;
+
+#[cfg(test)]
+mod loop_tests;
