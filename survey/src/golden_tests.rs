@@ -52,7 +52,7 @@ name = "tank/k8s/volumes"
 
 /// A GPT of 128 entries as UEFI 2.10, 5.3 lays it out, written without the code under
 /// test.
-fn put_gpt(disk: &mut SparseDisk, block: u64) {
+pub fn put_gpt(disk: &mut SparseDisk, block: u64) {
     let blocks = DISK / block;
     let array_blocks = 128 * 128 / block;
     let mut array = vec![0u8; 128 * 128];

@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use repave_plan::policy::{ContainerdPolicy, Policy};
-use repave_plan::survey::{Containerd, Disk, Host, Pool, Survey, TableFound, VERSION};
+use repave_plan::survey::{Containerd, Disk, Host, Pool, Survey, VERSION};
 use repave_plan::units::{BlockSize, Bytes, DatasetName, PoolName, UnixTime};
 
 use crate::block::{BlockDisk, BlockError, DeviceUses, chain, read_disks};
 use crate::block_io::BlockRead;
 use crate::containerd_config::{ContainerdError, read_containerd};
 use crate::device::{FileDev, OpenError};
-use crate::disk::read_disk;
+use crate::disk::{read_disk, unreadable_disk};
 use crate::host::{HostError, read_host};
 use crate::host_tools::Tools;
 use crate::mounts::{Mount, MountError, read_mounts, read_swaps};
@@ -153,28 +153,11 @@ fn read_all_disks(
             Ok(dev) => read_disk(&dev, seen, unknown),
             Err(why) => {
                 unknown.push(format!("disk {}: {why}", seen.name));
-                unopened(seen, why)
+                unreadable_disk(seen, why)
             }
         });
     }
     Ok(disks)
-}
-
-fn unopened(seen: BlockDisk, why: String) -> Disk {
-    Disk {
-        name: seen.name,
-        node: seen.node,
-        serial: seen.serial,
-        wwn: seen.wwn,
-        size: seen.size,
-        block: seen.block,
-        read_only: seen.read_only,
-        table: TableFound::Unreadable { why },
-        zero_runs: Vec::new(),
-        partitions: Vec::new(),
-        stale: Vec::new(),
-        uses: seen.uses,
-    }
 }
 
 fn read_pools(
