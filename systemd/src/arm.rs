@@ -17,7 +17,7 @@ use crate::order_check::{OrderFault, judge, write_control};
 use crate::paths::{
     ARMED_MARK, CHANGED, INTENT, LOCK, RUNS, RUNTIME, STATE, UNITS, parent, run_dir,
 };
-use crate::units::{ALL, CONTAINERD_ROOT_DROP_IN, UnitError, UnitFile, render};
+use crate::units::{ALL, UnitError, UnitFile, render};
 
 /// The self-test reads and ends: seconds, on a busy disk.
 const SELF_TEST_LIMIT: Duration = Duration::from_secs(60);
@@ -45,6 +45,8 @@ pub struct ArmRequest<'a> {
     /// The mount point of the file system under the containerd root, where it is not
     /// the one of `/var/lib/repave`. Never one on the pool.
     pub containerd_mount: Option<&'a str>,
+    /// How many datasets the run creates: the unit's timeout follows from it.
+    pub datasets: usize,
     /// What follows.
     pub then: Then,
 }
@@ -247,12 +249,17 @@ fn prepare_and_commit(
     let binary = binary::place(files, request.binary, &request.binary_digest)?;
     prove_it_runs(files, systemd, request.run_id, &binary)?;
     if systemd.is_running() {
-        // Before the units: from the moment they are enabled, any start on this live
-        // host pulls in the wants of sysinit.target, and with them the boot run.
+        // Before the units: once they are enabled, a start of their targets on this live
+        // host would start them, and the run is for the next boot.
         files.make_dir(RUNTIME)?;
         files.write(ARMED_MARK, request.run_id.as_str().as_bytes(), 0o644)?;
     }
-    let units = render(&binary, request.starters, request.containerd_mount)?;
+    let units = render(
+        &binary,
+        request.starters,
+        request.containerd_mount,
+        request.datasets,
+    )?;
     write_units(files, &units)?;
     enable(files, systemd)?;
     systemd.reload()?;
@@ -317,10 +324,6 @@ fn write_units(files: &dyn HostFiles, units: &[UnitFile]) -> Result<(), ArmFault
             files.make_dir(dir)?;
         }
         put(files, &unit.path, unit.text.as_bytes(), 0o644)?;
-    }
-    // An earlier arm that was killed may have left one for another file system.
-    if !units.iter().any(|u| u.path == CONTAINERD_ROOT_DROP_IN) {
-        files.remove(CONTAINERD_ROOT_DROP_IN)?;
     }
     files.sync_dir(UNITS)?;
     for unit in units {

@@ -7,7 +7,7 @@
 use crate::files::{FileError, HostFiles, temporary};
 use crate::host_systemd::{CallError, Systemd};
 use crate::paths::{BIN, CHANGED, CLEANUP, INTENT, LOCK, STATE, UNITS, parent};
-use crate::units::{ALL, CLEANUP_UNIT, CONTAINERD_ROOT_DROP_IN, GATE_NAME, STARTERS, Unit};
+use crate::units::{ALL, CLEANUP_UNIT, GATE_NAME, RUN_DROP_IN, STARTERS, Unit};
 
 /// What disarming found and did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,8 +104,8 @@ pub(crate) fn take_back(
         }
         remove_whole(files, &unit.path(), &mut removed)?;
     }
-    remove_whole(files, CONTAINERD_ROOT_DROP_IN, &mut removed)?;
-    files.remove_empty_dir(parent(CONTAINERD_ROOT_DROP_IN))?;
+    remove_whole(files, RUN_DROP_IN, &mut removed)?;
+    files.remove_empty_dir(parent(RUN_DROP_IN))?;
     // Every gate, not only those of today's starters: an earlier arm may have found others.
     for name in files.list(UNITS)? {
         if name.ends_with(".service.d") {

@@ -4,6 +4,8 @@
 //! the containerd root and gives texts with their paths. `units/` holds the only
 //! copy of each text: packages ship it, arming writes it, the tests verify it.
 
+use std::time::Duration;
+
 use crate::paths::UNITS;
 
 /// The boot run's unit, with `@BINARY@` for the program's path.
@@ -21,9 +23,8 @@ pub const GATE: &str = include_str!("../units/50-repave.conf");
 pub const GATE_NAME: &str = "50-repave.conf";
 /// The name of the cleanup unit.
 pub const CLEANUP_UNIT: &str = "repave-cleanup.service";
-/// The boot unit's drop-in that waits for the file system under the containerd root.
-pub const CONTAINERD_ROOT_DROP_IN: &str =
-    "/etc/systemd/system/repave-boot.service.d/50-containerd-root.conf";
+/// The boot unit's drop-in with what only the run knows.
+pub const RUN_DROP_IN: &str = "/etc/systemd/system/repave-boot.service.d/50-this-run.conf";
 
 /// A unit of repave, its text, and the link that enables it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,12 +112,20 @@ pub struct UnitFile {
     pub text: String,
 }
 
+/// How long the boot run may take, for a skeleton of this many datasets: above the sum
+/// of the deadlines inside. Every dataset is a create and a check, of 300 s and 60 s.
+pub fn boot_limit(datasets: usize) -> Duration {
+    Duration::from_secs(3000) + Duration::from_secs(360) * u32::try_from(datasets).unwrap_or(60)
+}
+
 /// All unit files and drop-ins for a boot binary at `binary`, gating the fixed
-/// starters and `found`, waiting for `containerd_mount` where it is given.
+/// starters and `found`, waiting for `containerd_mount` where it is given, with the
+/// time that `datasets` need.
 pub fn render(
     binary: &str,
     found: &[String],
     containerd_mount: Option<&str>,
+    datasets: usize,
 ) -> Result<Vec<UnitFile>, UnitError> {
     check_path(binary)?;
     let mut files: Vec<UnitFile> = ALL
@@ -137,17 +146,23 @@ pub fn render(
         path: gate_path(name),
         text: GATE.to_owned(),
     }));
+    let mut text = "# Written when this node was armed: what only the run knows.\n".to_owned();
     if let Some(mount) = containerd_mount {
         check_path(mount)?;
-        files.push(UnitFile {
-            path: CONTAINERD_ROOT_DROP_IN.to_owned(),
-            text: format!(
-                "# Written when this node was armed: the file system under the containerd root,\n\
-                 # whose metadata the run clears. Never on the pool: that would be a cycle.\n\
-                 [Unit]\nRequiresMountsFor={mount}\n"
-            ),
-        });
+        text.push_str(&format!(
+            "\n[Unit]\n# The file system under the containerd root, whose metadata the run clears. Never\n\
+             # one on the pool: that would be a cycle.\nRequiresMountsFor={mount}\n"
+        ));
     }
+    text.push_str(&format!(
+        "\n[Service]\n# Above the sum of all deadlines inside, for {datasets} datasets.\n\
+         TimeoutStartSec={}\n",
+        boot_limit(datasets).as_secs()
+    ));
+    files.push(UnitFile {
+        path: RUN_DROP_IN.to_owned(),
+        text,
+    });
     Ok(files)
 }
 
@@ -202,6 +217,7 @@ mod tests {
             "/var/lib/repave/bin/ab/repave-boot",
             &found,
             Some("/var/lib"),
+            5,
         )
         .unwrap();
         assert_eq!(files.len(), 4 + 9 + 1);
@@ -214,7 +230,12 @@ mod tests {
             files[12].path,
             "/etc/systemd/system/k3s-edge.service.d/50-repave.conf"
         );
+        assert_eq!(files[13].path, RUN_DROP_IN);
         assert_eq!(values(&files[13].text, "RequiresMountsFor"), ["/var/lib"]);
+        assert_eq!(values(&files[13].text, "TimeoutStartSec"), ["4800"]);
+        let plain = render("/b", &[], None, 0).unwrap();
+        assert!(values(&plain[12].text, "RequiresMountsFor").is_empty());
+        assert_eq!(values(&plain[12].text, "TimeoutStartSec"), ["3000"]);
     }
 
     #[test]
@@ -229,11 +250,11 @@ mod tests {
             "%n.service",
         ] {
             let found = [bad.to_owned()];
-            assert!(render("/b", &found, None).is_err(), "{bad:?}");
+            assert!(render("/b", &found, None, 1).is_err(), "{bad:?}");
         }
         for bad in ["", "b", "/a b", "/a%b", "/a/../b", "/a\nExecStart=/x"] {
-            assert!(render(bad, &[], None).is_err(), "{bad:?}");
-            assert!(render("/b", &[], Some(bad)).is_err(), "{bad:?}");
+            assert!(render(bad, &[], None, 1).is_err(), "{bad:?}");
+            assert!(render("/b", &[], Some(bad), 1).is_err(), "{bad:?}");
         }
     }
 

@@ -262,6 +262,7 @@ pub fn request<'a>(run_id: &'a RunId, starters: &'a [String], then: Then) -> Arm
         binary_digest: Digest::of(BINARY),
         starters,
         containerd_mount: Some("/var/lib/rancher"),
+        datasets: 3,
         then,
     }
 }

@@ -132,7 +132,7 @@ fn arm_puts_the_intent_last_and_then_reboots() {
             "LoadUnit repave-selftest-r1.service",
             "Properties.Get Result",
             "StopUnit repave-selftest-r1.service replace",
-            // Units, from now on pulled in by any start on this host.
+            // Units, and before them the mark that this boot is not theirs.
             "mkdir /run/repave",
             "write /run/repave/armed",
             "unit files",
