@@ -230,8 +230,7 @@ fn read_partitions(
 /// A place in sysfs' sectors as an extent; `None` when it is empty or not whole blocks.
 fn extent_of(start: u64, size: u64, block: BlockSize) -> Option<Extent> {
     let per_block = u64::from(block.0) / SECTOR;
-    let whole =
-        size > 0 && start.is_multiple_of(per_block) && size.is_multiple_of(per_block);
+    let whole = size > 0 && start.is_multiple_of(per_block) && size.is_multiple_of(per_block);
     let end = start.checked_add(size)?;
     whole.then(|| Extent {
         first: Lba(start / per_block),
@@ -404,4 +403,227 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    struct Sys(tempfile::TempDir);
+
+    impl Sys {
+        /// A disk with what every disk has.
+        fn with(name: &str, dev: &str, files: &[(&str, &[u8])]) -> Sys {
+            let sys = Sys(tempfile::tempdir().unwrap());
+            let own = |file: &str| format!("{CLASS}/{name}/{file}");
+            sys.write(&own("dev"), dev.as_bytes());
+            sys.write(&own("size"), b"2048\n");
+            sys.write(&own("ro"), b"0\n");
+            sys.write(&own("queue/logical_block_size"), b"512\n");
+            for (file, content) in files {
+                match file.starts_with('/') {
+                    true => sys.write(file, content),
+                    false => sys.write(&own(file), content),
+                }
+            }
+            sys
+        }
+
+        fn write(&self, path: &str, content: &[u8]) {
+            let path = self.0.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+
+        fn disks(&self) -> (Vec<BlockDisk>, Vec<String>) {
+            let root = Root::at(self.0.path()).unwrap();
+            let uses = DeviceUses::read(&root, &[], &[]).unwrap();
+            let mut unknown = Vec::new();
+            let disks = read_disks(&root, &uses, &mut unknown).unwrap();
+            (disks, unknown)
+        }
+    }
+
+    #[test]
+    fn each_kind_of_disk_has_its_serial_and_wwn_somewhere() {
+        // `od -c /sys/block/sda/device/vpd_pg80` of a SATA disk behind libata, and the
+        // record of /run/udev/data of one behind a bridge without pages.
+        let page = b"\0\x80\0\x14      S3Z8NB0K123456 ";
+        let udev = "S:disk/by-id/x\nE:ID_SERIAL=Brand_X_0001\nE:ID_SERIAL_SHORT=0001\n\
+                    E:ID_WWN=0x5002538e40b1c2d3\nE:ID_WWN_WITH_EXTENSION=0x5002538e40b1c2d3aa\n";
+        type Row<'a> = (
+            &'a str,
+            &'a str,
+            &'a [(&'a str, &'a [u8])],
+            Option<&'a str>,
+            Option<&'a str>,
+        );
+        let rows: [Row<'_>; 7] = [
+            (
+                "vda",
+                "254:0",
+                &[("serial", b"worker-1")],
+                Some("worker-1"),
+                None,
+            ),
+            (
+                "nvme0n1",
+                "259:0",
+                &[
+                    ("device/serial", b"S4EWNX0R      \n"),
+                    ("wwid", b"eui.0025385b01404a3c\n"),
+                ],
+                Some("S4EWNX0R"),
+                Some("eui.0025385b01404a3c"),
+            ),
+            (
+                "sda",
+                "8:0",
+                &[
+                    ("device/vpd_pg80", page),
+                    ("device/wwid", b"naa.5002538e40b1c2d3\n"),
+                ],
+                Some("S3Z8NB0K123456"),
+                Some("0x5002538e40b1c2d3"),
+            ),
+            (
+                "sdb",
+                "8:16",
+                &[("/run/udev/data/b8:16", udev.as_bytes())],
+                Some("0001"),
+                Some("0x5002538e40b1c2d3aa"),
+            ),
+            // sysfs wins over udev, an empty serial is none.
+            (
+                "vdb",
+                "8:16",
+                &[
+                    ("serial", b"mine\n"),
+                    ("/run/udev/data/b8:16", udev.as_bytes()),
+                ],
+                Some("mine"),
+                Some("0x5002538e40b1c2d3aa"),
+            ),
+            ("vdc", "254:32", &[("serial", b"\0\0  \n")], None, None),
+            // The page is cut short, and another page than it should be.
+            (
+                "sdc",
+                "8:32",
+                &[("device/vpd_pg80", b"\0\x80\0\x14short")],
+                None,
+                None,
+            ),
+        ];
+        for (name, dev, files, serial, wwn) in rows {
+            let (disks, unknown) = Sys::with(name, dev, files).disks();
+            assert_eq!(unknown, Vec::<String>::new());
+            assert_eq!(disks[0].serial.as_deref(), serial, "{name}");
+            assert_eq!(disks[0].wwn.as_deref(), wwn, "{name}");
+        }
+        assert_eq!(parse_vpd_serial(b"\0\x83\0\x04abcd"), None);
+        assert_eq!(parse_vpd_serial(b"\0"), None);
+    }
+
+    #[test]
+    fn what_is_no_disk_is_left_out() {
+        for name in [
+            "loop0",
+            "ram1",
+            "zram0",
+            "sr0",
+            "fd0",
+            "dm-3",
+            "md127",
+            "md_d0",
+            "zd16",
+            "nbd1",
+            "drbd0",
+            "bcache0",
+            "mtdblock0",
+        ] {
+            assert!(is_no_disk(name), "{name}");
+            assert_eq!(Sys::with(name, "1:1", &[]).disks(), (vec![], vec![]));
+        }
+        for name in [
+            "sda",
+            "sdfd",
+            "vda",
+            "nvme0n1",
+            "mmcblk0",
+            "xvda",
+            "srx",
+            "cciss!c0d0",
+        ] {
+            assert!(!is_no_disk(name), "{name}");
+        }
+        // An empty card reader, a path below a multipath NVMe device, a partition.
+        for (file, content) in [("size", b"0\n"), ("hidden", b"1\n"), ("partition", b"1\n")] {
+            assert_eq!(
+                Sys::with("sda", "8:0", &[(file, content)]).disks(),
+                (vec![], vec![])
+            );
+        }
+    }
+
+    #[test]
+    fn sectors_become_logical_blocks() {
+        let part: &[(&str, &[u8])] = &[
+            ("queue/logical_block_size", b"4096\n"),
+            ("size", b"81920\n"),
+            ("sda10/partition", b"10\n"),
+            ("sda10/dev", b"259:1\n"),
+            ("sda10/start", b"2048\n"),
+            ("sda10/size", b"8192\n"),
+            ("sda2/partition", b"2\n"),
+            ("sda2/dev", b"8:2\n"),
+            ("sda2/start", b"10240\n"),
+            ("sda2/size", b"8\n"),
+            ("power/control", b"auto\n"),
+        ];
+        let (disks, unknown) = Sys::with("sda", "8:0", part).disks();
+        assert_eq!(unknown, Vec::<String>::new());
+        assert_eq!(
+            (disks[0].size, disks[0].block),
+            (Bytes(81920 * 512), BlockSize(4096))
+        );
+        let found: Vec<_> = disks[0]
+            .partitions
+            .iter()
+            .map(|p| (p.number.0, p.extent.first.0, p.extent.last.0))
+            .collect();
+        assert_eq!(found, [(2, 1280, 1280), (10, 256, 1279)]);
+        assert_eq!(extent_of(8, 4, BlockSize(4096)), None);
+        assert_eq!(extent_of(4, 8, BlockSize(4096)), None);
+        assert_eq!(extent_of(8, 0, BlockSize(512)), None);
+        assert_eq!(extent_of(u64::MAX, 8, BlockSize(512)), None);
+        assert_eq!(extent_of(8, 8, BlockSize(0)), None);
+    }
+
+    #[test]
+    fn a_disk_that_is_not_understood_is_noted_and_left_out() {
+        for (file, content, part) in [
+            (
+                "size",
+                &b"many\n"[..],
+                "take \"many\" in /sys/class/block/sda/size as a number",
+            ),
+            ("dev", b"8\n", "as a device number"),
+            ("sda1/partition", b"one\n", "as a partition's number"),
+        ] {
+            let (disks, unknown) = Sys::with("sda", "8:0", &[(file, content)]).disks();
+            assert_eq!(disks, []);
+            assert!(
+                unknown[0].starts_with("disk sda: ") && unknown[0].contains(part),
+                "{unknown:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_slash_in_a_name_is_an_exclamation_mark_in_sysfs() {
+        let (disks, _) = Sys::with("cciss!c0d0", "104:0", &[]).disks();
+        assert_eq!(disks[0].node, "/dev/cciss/c0d0");
+    }
 }

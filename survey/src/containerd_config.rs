@@ -85,6 +85,7 @@ const DISTRIBUTIONS: [Distribution; 2] = [
 ];
 
 /// What was found, before the policy is heard.
+#[derive(Default)]
 struct Found {
     by: String,
     root: String,
@@ -104,20 +105,18 @@ pub fn read_containerd(
         (Some(_), Some(_)) => find(root).unwrap_or_default(),
         _ => find(root)?,
     };
-    let by_policy = || Found {
-        by: "the policy".to_owned(),
-        root: String::new(),
-        settings: Settings::default(),
+    let (found, found_by) = match (found, &wanted_root) {
+        (None, None) => return Ok(None),
+        (None, Some(_)) => (Found::default(), "the policy".to_owned()),
+        (Some(found), None) => {
+            let by = found.by.clone();
+            (found, by)
+        }
+        (Some(found), Some(_)) => {
+            let by = format!("{} and the policy", found.by);
+            (found, by)
+        }
     };
-    let Some(mut found) = found.or_else(|| wanted_root.is_some().then(by_policy)) else {
-        return Ok(None);
-    };
-    if wanted_root.is_some() {
-        found.by = format!(
-            "{} and the policy",
-            found.by.trim_end_matches(" and the policy")
-        );
-    }
     let containerd_root = wanted_root.unwrap_or(found.root);
     let snapshotter = wanted_snapshotter
         .or(found.settings.snapshotter)
@@ -128,7 +127,7 @@ pub fn read_containerd(
         own.unwrap_or_else(|| format!("{base}/io.containerd.snapshotter.v1.{snapshotter}"));
     let database = format!("{base}/{DATABASE}");
     Ok(Some(Containerd {
-        found_by: found.by,
+        found_by,
         root: path_facts(root, mounts, &containerd_root)?,
         snapshotter,
         snapshotter_dir: path_facts(root, mounts, &snapshotter_dir)?,
@@ -349,5 +348,218 @@ fn read_error(path: &str, source: io::Error) -> ContainerdError {
     ContainerdError::Read {
         path: path.to_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::mounts::parse_mountinfo;
+
+    const K3S: &str = "var/lib/rancher/k3s/agent/etc/containerd";
+
+    fn find_in(
+        files: &[(&str, &str)],
+        policy: Option<&ContainerdPolicy>,
+    ) -> Result<Option<Containerd>, ContainerdError> {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let mounts = parse_mountinfo(
+            "1 0 0:1 / / rw - ext4 /dev/vda2 rw\n2 1 0:2 / /pool rw - zfs tank/c rw\n",
+        )
+        .unwrap();
+        read_containerd(&Root::at(dir.path()).unwrap(), &mounts, policy)
+    }
+
+    /// Root, snapshotter, the snapshotter's directory and how it was found.
+    fn told(files: &[(&str, &str)]) -> [String; 4] {
+        let found = find_in(files, None).unwrap().unwrap();
+        [
+            found.root.path,
+            found.snapshotter,
+            found.snapshotter_dir.path,
+            found.found_by,
+        ]
+    }
+
+    #[test]
+    fn the_generated_file_of_k3s_wins_over_all_others() {
+        let generated = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\n\
+                         snapshotter = \"zfs\"\n";
+        let files = [
+            (&format!("{K3S}/config.toml")[..], generated),
+            (&format!("{K3S}/config.toml.tmpl"), "root = \"/template\""),
+            ("etc/rancher/k3s/config.yaml", "snapshotter: native\n"),
+            ("etc/containerd/config.toml", "root = \"/plain\""),
+        ];
+        let root = "/var/lib/rancher/k3s/agent/containerd";
+        let directory = format!("{root}/io.containerd.snapshotter.v1.zfs");
+        let by = format!("/{K3S}/config.toml");
+        assert_eq!(told(&files), [root, "zfs", &directory, &by]);
+    }
+
+    #[test]
+    fn the_data_directory_is_found_in_the_unit_and_in_the_file() {
+        let unit = "[Service]\nExecStart=/usr/local/bin/k3s agent --data-dir=/data/a\n";
+        let generated = "[plugins.cri.containerd]\nsnapshotter = \"zfs\"\n\
+                         [plugins.'io.containerd.snapshotter.v1.zfs']\nroot_path = \"/pool/s\"\n";
+        let by_unit = told(&[
+            ("etc/systemd/system/k3s-agent.service", unit),
+            ("etc/rancher/k3s/config.yaml", "data-dir: /data/b\n"),
+            ("data/a/agent/etc/containerd/config.toml", generated),
+        ]);
+        let by = "/data/a/agent/etc/containerd/config.toml";
+        assert_eq!(by_unit, ["/data/a/agent/containerd", "zfs", "/pool/s", by]);
+        let by_file = told(&[
+            ("etc/rancher/k3s/config.yaml", "data-dir: /data/a\n"),
+            (
+                "etc/rancher/k3s/config.yaml.d/10.yaml",
+                "data-dir: /data/b\n",
+            ),
+            ("data/b/agent/etc/containerd/config.toml", generated),
+        ]);
+        assert_eq!(by_file[0], "/data/b/agent/containerd");
+    }
+
+    #[test]
+    fn before_the_first_start_template_flags_and_defaults_count() {
+        let template = "{{ template \"base\" . }}\nroot = \"/data/c\"\n";
+        let found = told(&[
+            (&format!("{K3S}/config-v3.toml.tmpl"), template),
+            (&format!("{K3S}/config.toml.tmpl"), "root = \"/old\"\n"),
+            ("etc/rancher/k3s/config.yaml", "snapshotter: zfs\n"),
+        ]);
+        assert_eq!(found[..2], ["/data/c", "zfs"]);
+        let unit = "[Service]\nExecStart=/k3s agent --snapshotter zfs\n";
+        let found = told(&[
+            ("usr/lib/systemd/system/k3s-agent.service", unit),
+            ("etc/rancher/k3s/config.yaml", "snapshotter: native\n"),
+        ]);
+        assert_eq!(found[..2], ["/var/lib/rancher/k3s/agent/containerd", "zfs"]);
+        let found = told(&[("etc/systemd/system/rke2-agent.service", "")]);
+        assert_eq!(
+            found[..2],
+            ["/var/lib/rancher/rke2/agent/containerd", "overlayfs"]
+        );
+    }
+
+    #[test]
+    fn plain_containerd_is_read_with_its_imports() {
+        let found = told(&[
+            (
+                "etc/containerd/config.toml",
+                "version = 2\nimports = [\"conf.d/*.toml\", \"/etc/containerd/config.toml\", \"none.toml\"]\n\
+                 root = \"/var/lib/first\"\n",
+            ),
+            (
+                "etc/containerd/conf.d/10.toml",
+                "version = 2\nroot = \"/var/lib/second\"\n",
+            ),
+            (
+                "etc/containerd/conf.d/20.toml.off",
+                "root = \"/var/lib/third\"\n",
+            ),
+            (
+                "etc/containerd/conf.d/20.toml",
+                "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = \"zfs\"\n",
+            ),
+        ]);
+        assert_eq!(found[..2], ["/var/lib/second", "zfs"]);
+        let found = told(&[("var/lib/containerd/x", "")]);
+        assert_eq!(found[..2], ["/var/lib/containerd", "overlayfs"]);
+        assert_eq!(find_in(&[], None).unwrap(), None);
+    }
+
+    #[test]
+    fn imports_do_not_go_on_for_ever() {
+        let files: Vec<(String, String)> = (0..80)
+            .map(|n| {
+                (
+                    format!("etc/containerd/{n}.toml"),
+                    format!("imports = [\"{}.toml\"]", n + 1),
+                )
+            })
+            .collect();
+        let mut all: Vec<(&str, &str)> = files
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect();
+        all.push(("etc/containerd/config.toml", "imports = [\"0.toml\"]"));
+        let error = find_in(&all, None).unwrap_err();
+        assert!(matches!(error, ContainerdError::Imports { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_policys_word_wins() {
+        let policy = ContainerdPolicy {
+            root: Some("/pool/containerd".to_owned()),
+            snapshotter: Some("zfs".to_owned()),
+            ..ContainerdPolicy::default()
+        };
+        let files = [
+            ("etc/containerd/config.toml", "root = [1]"),
+            ("pool/containerd/io.containerd.metadata.v1.bolt/meta.db", ""),
+        ];
+        assert!(matches!(
+            find_in(&files, None),
+            Err(ContainerdError::Config { .. })
+        ));
+        let found = find_in(&files, Some(&policy)).unwrap().unwrap();
+        assert_eq!(
+            (found.found_by.as_str(), found.database),
+            ("the policy", true)
+        );
+        assert_eq!(
+            (found.root.fs_type.as_str(), found.root.source.as_str()),
+            ("zfs", "tank/c")
+        );
+        assert_eq!(
+            found.snapshotter_dir.path,
+            "/pool/containerd/io.containerd.snapshotter.v1.zfs"
+        );
+        assert!(!found.snapshotter_dir.exists);
+        let only_root = ContainerdPolicy {
+            snapshotter: None,
+            ..policy
+        };
+        let plain = [("etc/containerd/config.toml", "root = \"/x\"")];
+        let found = find_in(&plain, Some(&only_root)).unwrap().unwrap();
+        assert_eq!(found.root.path, "/pool/containerd");
+        assert_eq!(found.found_by, "/etc/containerd/config.toml and the policy");
+    }
+
+    #[test]
+    fn what_is_not_understood_is_an_error_with_its_file() {
+        for (path, text, part) in [
+            (
+                &format!("{K3S}/config.toml")[..],
+                "version = 9",
+                "understand /var/lib/rancher",
+            ),
+            (
+                &format!("{K3S}/config.toml.tmpl"),
+                "root = ",
+                "understand /var/lib/rancher",
+            ),
+            (
+                "etc/containerd/config.toml",
+                "x",
+                "understand /etc/containerd/config.toml",
+            ),
+            (
+                "etc/rancher/k3s/config.yaml",
+                "data-dir: [a]",
+                "take \"data-dir: [a]\" in /etc",
+            ),
+        ] {
+            let error = find_in(&[(path, text)], None).unwrap_err().to_string();
+            assert!(error.starts_with(part), "{error}");
+        }
     }
 }

@@ -372,3 +372,195 @@ fn read_error(path: &str, source: io::Error) -> HostError {
         source,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::mounts::parse_mountinfo;
+
+    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let root = Root::at(dir.path()).unwrap();
+        (dir, root)
+    }
+
+    #[test]
+    fn ids_are_read_or_an_error() {
+        let boot = "proc/sys/kernel/random/boot_id";
+        let (_dir, root) = host(&[
+            ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
+            (boot, "3b9c2a4e-6b2f-4a53-9d0a-6f0e4a9c1d20\n"),
+        ]);
+        let id = read_machine_id(&root).unwrap();
+        assert_eq!(id.as_str(), "0123456789abcdef0123456789abcdef");
+        assert_eq!(
+            read_boot_id(&root).unwrap().as_str(),
+            "3b9c2a4e6b2f4a539d0a6f0e4a9c1d20"
+        );
+        // systemd's word in an image that has not booted yet, and a file that was cut.
+        for bad in ["uninitialized\n", "", "0123456789ABCDEF0123456789abcdef"] {
+            let (_dir, root) = host(&[("etc/machine-id", bad), (boot, bad)]);
+            assert!(
+                matches!(read_machine_id(&root), Err(HostError::Id { .. })),
+                "{bad:?}"
+            );
+            assert!(
+                matches!(read_boot_id(&root), Err(HostError::Id { .. })),
+                "{bad:?}"
+            );
+        }
+        let (_dir, root) = host(&[]);
+        assert!(matches!(
+            read_machine_id(&root),
+            Err(HostError::Read { .. })
+        ));
+    }
+
+    #[test]
+    fn programs_are_executable_files_and_the_first_place_wins() {
+        let (dir, root) = host(&[
+            ("usr/sbin/zpool", ""),
+            ("usr/bin/zpool", ""),
+            ("usr/sbin/zfs", ""),
+            ("sbin/zfs", ""),
+            ("usr/bin/mount/file", ""),
+            ("usr/local/sbin/modprobe", ""),
+        ]);
+        for path in [
+            "usr/sbin/zpool",
+            "usr/bin/zpool",
+            "sbin/zfs",
+            "usr/local/sbin/modprobe",
+        ] {
+            let mode = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(dir.path().join(path), mode).unwrap();
+        }
+        let expected = [("zfs", "/sbin/zfs"), ("zpool", "/usr/sbin/zpool")];
+        let expected = expected.map(|(name, path)| (name.to_owned(), path.to_owned()));
+        assert_eq!(read_programs(&root).unwrap(), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn starters_are_found_in_every_directory() {
+        let (_dir, root) = host(&[
+            ("etc/systemd/system/k3s-agent.service", ""),
+            ("etc/systemd/system/k3s-blue.service", ""),
+            ("etc/systemd/system/k3s-blue.service.env", ""),
+            ("etc/systemd/system/k3s.timer", ""),
+            ("run/systemd/system/kubelet.service", ""),
+            ("run/systemd/generator/docker.service", ""),
+            ("usr/lib/systemd/system/containerd.service", ""),
+            ("usr/lib/systemd/system/k3s-agent.service", ""),
+            ("usr/lib/systemd/system/ssh.service", ""),
+        ]);
+        assert_eq!(
+            read_starters(&root).unwrap(),
+            [
+                "containerd.service",
+                "docker.service",
+                "k3s-agent.service",
+                "k3s-blue.service",
+                "kubelet.service",
+            ]
+        );
+    }
+
+    #[test]
+    fn bootc_names_the_images() {
+        let (a, b) = ("a".repeat(64), "b".repeat(64));
+        // `bootc status --json` of bootc 1.1, shortened.
+        let text = format!(
+            r#"{{"apiVersion":"org.containers.bootc/v1","kind":"BootcHost","metadata":{{"name":"host"}},
+            "spec":{{"image":null,"bootOrder":"default"}},"status":{{
+            "staged":{{"image":{{"image":{{"image":"quay.io/x/y:2","transport":"registry"}},
+              "version":"2","timestamp":null,"imageDigest":"sha256:{b}"}},"pinned":false}},
+            "booted":{{"image":{{"image":{{"image":"quay.io/x/y:1","transport":"registry"}},
+              "version":"1","timestamp":null,"imageDigest":"sha256:{a}"}},"pinned":false}},
+            "rollback":null,"rollbackQueued":false,"type":"bootcHost"}}}}"#
+        );
+        let image = parse_bootc_status(&text).unwrap().unwrap();
+        assert_eq!(image.booted, Some(format!("sha256:{a}").parse().unwrap()));
+        assert_eq!(image.staged, Some(format!("sha256:{b}").parse().unwrap()));
+        // A host that was not booted from an image, and a plain ostree deployment.
+        let none = r#"{"status":{"staged":null,"booted":null,"rollback":null,"type":null}}"#;
+        assert_eq!(parse_bootc_status(none).unwrap(), None);
+        let ostree = r#"{"status":{"booted":{"image":null,"ostree":{}}}}"#;
+        assert_eq!(parse_bootc_status(ostree).unwrap(), None);
+        for bad in [
+            "",
+            "{}",
+            r#"{"status":{"booted":{"image":{"imageDigest":7}}}}"#,
+            r#"{"status":{"booted":{"image":{"imageDigest":"sha256:12"}}}}"#,
+        ] {
+            assert!(
+                matches!(parse_bootc_status(bad), Err(HostError::Bootc { .. })),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn required_mounts_of_the_pool_are_found_whoever_made_them() {
+        let fstab = "tank/must /must zfs defaults 0 0\ntank/may /may zfs nofail 0 0\n\
+                     tank/later /later zfs noauto 0 0\nother/x /other zfs defaults 0 0\n\
+                     /tank/data /bind none bind 0 0\n/srv/data /plain none bind 0 0\n\
+                     /dev/zvol/tank/vol /vol ext4 defaults 0 0\n\
+                     /dev/vda2 / ext4 defaults 0 0\ntank/swap none zfs defaults 0 0\n";
+        let requires = "run/systemd/generator/local-fs.target.requires";
+        let (_dir, root) = host(&[
+            ("etc/fstab", fstab),
+            (
+                &format!("{requires}/srv-a\\x2db.mount"),
+                "[Mount]\nWhat=tank/a\nType=zfs\n",
+            ),
+            (
+                &format!("{requires}/srv-other.mount"),
+                "[Mount]\nWhat=other/a\nType=zfs\n",
+            ),
+            (
+                &format!("{requires}/boot.mount"),
+                "[Mount]\nWhat=/dev/vda1\n",
+            ),
+            (&format!("{requires}/quiet.mount"), ""),
+            (&format!("{requires}/systemd-remount-fs.service"), ""),
+            (
+                "etc/systemd/system/local-fs.target.wants/wanted.mount",
+                "[Mount]\nWhat=tank/w\nType=zfs\n",
+            ),
+        ]);
+        let mounts = parse_mountinfo(
+            "1 0 0:1 / / rw - ext4 /dev/vda2 rw\n2 1 0:2 / /tank rw - zfs tank rw\n\
+             3 1 0:3 / /quiet rw - zfs tank/quiet rw\n",
+        )
+        .unwrap();
+        let tank: PoolName = "tank".parse().unwrap();
+        assert_eq!(
+            read_required_pool_mounts(&root, &mounts, Some(&tank)).unwrap(),
+            ["/bind", "/must", "/quiet", "/srv/a-b", "/vol"]
+        );
+        let all = read_required_pool_mounts(&root, &mounts, None).unwrap();
+        assert_eq!(all.len(), 7, "{all:?}");
+    }
+
+    #[test]
+    fn unit_names_are_unescaped() {
+        for (name, path) in [
+            ("-", Some("/")),
+            ("var-lib-x", Some("/var/lib/x")),
+            ("a\\x2db", Some("/a-b")),
+            ("a\\x2", None),
+            ("a\\xzz", None),
+            ("a\\n", None),
+        ] {
+            assert_eq!(unescape_unit_path(name).as_deref(), path, "{name}");
+        }
+    }
+}

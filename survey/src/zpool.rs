@@ -301,3 +301,185 @@ fn moved(pool: &PoolName, what: String) -> PoolError {
         what,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::host_tools::ToolOutput;
+
+    /// A pool of many datasets.
+    struct Many {
+        datasets: usize,
+        calls: RefCell<Vec<String>>,
+    }
+
+    impl Tools for Many {
+        fn run(&self, program: &str, args: &[&str], _: Duration) -> Result<ToolOutput, ToolError> {
+            self.calls
+                .borrow_mut()
+                .push(format!("{program} {}", args[..args.len().min(8)].join(" ")));
+            let named = || args.iter().filter(|arg| arg.starts_with("tank"));
+            let stdout = match (args[0], args.contains(&"all")) {
+                ("list", _) => (0..self.datasets)
+                    .map(|n| {
+                        format!("tank/localpv/pvc-{n:05}-4f6c-9c1e-0242ac120002\t{n}\tvolume\t1\n")
+                    })
+                    .chain(["tank\t1\tfilesystem\t1\n".to_owned()])
+                    .chain(["tank/localpv\t2\tfilesystem\t1\n".to_owned()])
+                    .collect(),
+                ("get", true) => String::new(),
+                ("get", false) => named()
+                    .map(|name| format!("{name}\tutf8only\toff\t-\n"))
+                    .collect(),
+                _ => String::new(),
+            };
+            Ok(ToolOutput {
+                code: Some(0),
+                stdout,
+                stderr: String::new(),
+            })
+        }
+    }
+
+    fn programs() -> BTreeMap<String, String> {
+        ["zpool", "zfs"]
+            .map(|name| (name.to_owned(), format!("/sbin/{name}")))
+            .into()
+    }
+
+    fn names(texts: &[&str]) -> BTreeSet<DatasetName> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn ten_thousand_datasets_take_no_time_and_no_further_calls() {
+        let tools = Many {
+            datasets: 10_000,
+            calls: RefCell::default(),
+        };
+        let programs = programs();
+        let reader = PoolReader::new(&tools, &programs, &[]).unwrap();
+        let before = std::time::Instant::now();
+        let wanted = names(&["tank", "tank/localpv"]);
+        let datasets = reader
+            .read_datasets(&"tank".parse().unwrap(), &wanted)
+            .unwrap();
+        // The bound is 3 s; a build for tests on a busy machine stays far below.
+        assert!(
+            before.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            before.elapsed()
+        );
+        assert_eq!(datasets.len(), 10_002);
+        assert_eq!(datasets[1].name.as_str(), "tank/localpv");
+        assert_eq!(datasets[0].properties.len(), 1);
+        assert!(
+            datasets[2..]
+                .iter()
+                .all(|dataset| dataset.properties.is_empty())
+        );
+        // One list, two gets, and three questions for each of the two.
+        assert_eq!(tools.calls.borrow().len(), 1 + 2 + 2 * 3);
+    }
+
+    #[test]
+    fn many_wanted_datasets_are_asked_for_in_parts() {
+        let tools = Many {
+            datasets: 450,
+            calls: RefCell::default(),
+        };
+        let programs = programs();
+        let reader = PoolReader::new(&tools, &programs, &[]).unwrap();
+        let pool: PoolName = "tank".parse().unwrap();
+        let all = reader.read_datasets(&pool, &BTreeSet::new()).unwrap();
+        let wanted = all.iter().map(|dataset| dataset.name.clone()).collect();
+        tools.calls.borrow_mut().clear();
+        let datasets = reader.read_datasets(&pool, &wanted).unwrap();
+        assert!(datasets.iter().all(|dataset| dataset.properties.len() == 1));
+        let calls = tools.calls.borrow();
+        let gets = calls
+            .iter()
+            .filter(|call| call.starts_with("/sbin/zfs get"))
+            .count();
+        assert_eq!(gets, 2 * 3);
+        // No quotas of users on volumes.
+        let quotas = calls
+            .iter()
+            .filter(|call| call.contains("userspace"))
+            .count();
+        assert_eq!(quotas, 2);
+    }
+
+    #[test]
+    fn parents_are_wanted_too() {
+        let wanted = with_parents(names(&["tank/a/b/c", "tank/a/x"]).iter());
+        assert_eq!(
+            wanted,
+            names(&["tank", "tank/a", "tank/a/b", "tank/a/b/c", "tank/a/x"])
+        );
+    }
+
+    /// Answers by the first two arguments.
+    struct Fixed(&'static [(&'static str, &'static str)]);
+
+    impl Tools for Fixed {
+        fn run(&self, _: &str, args: &[&str], _: Duration) -> Result<ToolOutput, ToolError> {
+            let key = args.join(" ");
+            let answer = self.0.iter().find(|(start, _)| key.starts_with(start));
+            let stdout = answer
+                .map(|(_, text)| (*text).to_owned())
+                .unwrap_or_default();
+            Ok(ToolOutput {
+                code: Some(0),
+                stdout,
+                stderr: String::new(),
+            })
+        }
+    }
+
+    #[test]
+    fn a_pool_that_changes_under_the_survey_is_an_error() {
+        let programs = programs();
+        let pool: PoolName = "tank".parse().unwrap();
+        let wanted = names(&["tank"]);
+        let rows: [(&'static [_], &str); 5] = [
+            (&[("list", "")], "its own dataset"),
+            (
+                &[("list", "tank\t1\tfilesystem\t1\n"), ("get", "")],
+                "dataset tank",
+            ),
+            (
+                &[
+                    ("list", "tank\t1\tfilesystem\t1\n"),
+                    ("get -Hp -s", "tank/x\ta\tb\tlocal\n"),
+                ],
+                "dataset tank/x",
+            ),
+            (
+                &[
+                    ("list", "tank\t1\tfilesystem\t1\n"),
+                    ("get -Hp -s", "tank\ta\tb\tlocal\ntank\ta\tc\tlocal\n"),
+                ],
+                "property a of tank",
+            ),
+            (
+                &[
+                    ("list", "tank\t1\tfilesystem\t1\n"),
+                    ("get -Hp -o", "tank/x\ta\tb\t-\n"),
+                ],
+                "dataset tank/x",
+            ),
+        ];
+        for (answers, expected) in rows {
+            let tools = Fixed(answers);
+            let reader = PoolReader::new(&tools, &programs, &[]).unwrap();
+            let error = reader.read_datasets(&pool, &wanted).unwrap_err();
+            let PoolError::Moved { what, .. } = &error else {
+                panic!("{error}")
+            };
+            assert_eq!(what, expected);
+        }
+    }
+}
