@@ -1,1 +1,36 @@
-//! The VM bed.
+//! The VM bed: a Debian guest on a disk that mirrors a worker's, real boots under QEMU.
+//!
+//! [`Bed::ensure`] builds (once per machine, kept in `~/.cache/repave`) or finds
+//! the images; [`Bed::start`] boots a copy-on-write overlay of one of them and gives
+//! a [`Machine`] to run commands in, reboot, and cut the power of. Nothing here
+//! knows the products; the suites do.
+
+mod accel;
+mod bed;
+mod cache;
+mod clock;
+mod command;
+mod control;
+mod deadline;
+mod disk;
+mod guest;
+mod host;
+mod initrd;
+mod machine;
+mod modules;
+mod oci;
+mod progress;
+mod qemu;
+mod qmp;
+mod recipe;
+mod tree;
+mod worker;
+
+pub use bed::{Bed, IMAGES, Image, StartOptions, target_folder};
+pub use clock::rtc_base;
+pub use deadline::Deadline;
+pub use disk::{DISK_GUID, DISK_SERIAL, Layout, Order, Part, SECOND_SERIAL, make_disk};
+pub use host::set_up;
+pub use initrd::Inject;
+pub use machine::{Boot, Machine, Output};
+pub use progress::Progress;
