@@ -8,6 +8,7 @@
 //! partition table, and in grow mode the kept pool's extent), never a label of a kept
 //! pool; a label of any pool that is not listed stops the step before its first write.
 
+pub mod hand;
 pub mod verdict;
 
 mod look;

@@ -4,6 +4,7 @@
 //! cache devices, S5 another pool, S9 a cut after the clear.
 
 mod cuts;
+mod hand;
 mod tools;
 
 use std::io::Read as _;
