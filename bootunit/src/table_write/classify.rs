@@ -135,8 +135,10 @@ pub(super) struct CopyBytes<'i> {
     pub(super) array_extent: Extent,
 }
 
-/// Everything that classification and commit need of a change.
+/// Everything that classification and commit need of a change, taken apart once.
 pub(super) struct Parts<'c> {
+    pub(super) old_image: &'c TableImage,
+    pub(super) after: Table,
     pub(super) old_primary: CopyBytes<'c>,
     pub(super) old_backup: CopyBytes<'c>,
     pub(super) new_primary: CopyBytes<'c>,
@@ -159,6 +161,7 @@ impl<'c> Parts<'c> {
         let before = parse_table_with(old, BackupPlace::MayMove).map_err(bad)?;
         let after = parse_table_with(new, BackupPlace::AtEnd).map_err(bad)?;
         Ok(Parts {
+            old_image: old,
             old_primary: copy_bytes(old, &before, Copy::Primary).map_err(bad)?,
             old_backup: copy_bytes(old, &before, Copy::Backup).map_err(bad)?,
             new_primary: copy_bytes(new, &after, Copy::Primary).map_err(bad)?,
@@ -168,6 +171,7 @@ impl<'c> Parts<'c> {
             shadow_in_gap: change.shadow_in_gap().map_err(bad)?,
             old_protective: &old.head[PROTECTIVE],
             new_protective: &new.head[PROTECTIVE],
+            after,
         })
     }
 }
@@ -200,7 +204,14 @@ fn copy_bytes<'i>(
 
 /// Looks at the disk.
 pub fn classify(change: &TableChange, dev: &dyn BlockRead) -> Result<DiskState, TableWriteError> {
-    let expected = change.old();
+    classify_parts(&Parts::of(change)?, dev)
+}
+
+pub(super) fn classify_parts(
+    parts: &Parts<'_>,
+    dev: &dyn BlockRead,
+) -> Result<DiskState, TableWriteError> {
+    let expected = parts.old_image;
     if dev.block() != expected.block.0
         || dev.len() / u64::from(expected.block.0) != expected.disk_blocks
     {
@@ -211,14 +222,13 @@ pub fn classify(change: &TableChange, dev: &dyn BlockRead) -> Result<DiskState, 
             found_block: dev.block(),
         });
     }
-    let parts = Parts::of(change)?;
     let read = |source| TableWriteError::Read { source };
     let now = read_table_image(dev).map_err(|source| TableWriteError::ReadTable { source })?;
     Ok(DiskState {
-        primary: primary_is(&parts, dev, &now).map_err(read)?,
-        backup: backup_is(&parts, dev, &now).map_err(read)?,
-        protective: protective_is(&parts, &now),
-        shadow: shadow_is(&parts, dev).map_err(read)?,
+        primary: primary_is(parts, dev, &now).map_err(read)?,
+        backup: backup_is(parts, dev, &now).map_err(read)?,
+        protective: protective_is(parts, &now),
+        shadow: shadow_is(parts, dev).map_err(read)?,
     })
 }
 

@@ -15,7 +15,7 @@ use crate::block_io::BlockWrite;
 
 use super::classify::{
     BackupIs, CopyBytes, DiskState, Entries, PROTECTIVE, Parts, PrimaryIs, ProtectiveIs, ShadowIs,
-    classify,
+    classify, classify_parts,
 };
 use super::device::{ReadTableError, read_table_image, write_changed};
 
@@ -126,7 +126,8 @@ fn next(state: &DiskState) -> Next {
 /// Whether the commit may begin: both copies are the old ones, byte for byte, and
 /// the shadow's place is free. For the time before the point of no return.
 pub fn check_table(change: &TableChange, dev: &dyn BlockRead) -> Result<(), TableWriteError> {
-    let state = classify(change, dev)?;
+    let parts = Parts::of(change)?;
+    let state = classify_parts(&parts, dev)?;
     let old = state.primary == PrimaryIs::Old
         && state.backup == BackupIs::Old
         && state.protective != ProtectiveIs::Foreign;
@@ -135,7 +136,7 @@ pub fn check_table(change: &TableChange, dev: &dyn BlockRead) -> Result<(), Tabl
             state: Box::new(state),
         });
     }
-    check_shadow(&Parts::of(change)?, &state)
+    check_shadow(&parts, &state)
 }
 
 /// Where the disk is with this step.
@@ -164,7 +165,7 @@ pub fn apply_table(
     // from them could overwrite the array that the durable LBA 1 points at
     // (test: a_killed_process_leaves_no_trap).
     flush(dev, "what an earlier attempt left in the cache")?;
-    let mut state = classify(change, dev)?;
+    let mut state = classify_parts(&parts, dev)?;
     let rewrite = next(&state);
     if let Next::Rewrite(entries) = rewrite {
         let primary = match entries {
@@ -172,7 +173,7 @@ pub fn apply_table(
             Entries::New => &parts.new_primary,
         };
         write_copy(dev, primary)?;
-        state = classify(change, dev)?;
+        state = classify_parts(&parts, dev)?;
     }
     match next(&state) {
         Next::Done if rewrite == Next::Done => return Ok(Outcome::AlreadyDone),
@@ -189,17 +190,21 @@ pub fn apply_table(
             });
         }
     }
-    finish(change, &parts, dev)?;
-    prove_table(change, dev)?;
+    finish(&parts, dev)?;
+    prove(&parts, dev)?;
     Ok(Outcome::Changed)
 }
 
 /// Reads everything back and compares it with the plan, bytes first and then once
 /// more as a table.
 pub fn prove_table(change: &TableChange, dev: &dyn BlockRead) -> Result<(), TableWriteError> {
-    let state = classify(change, dev)?;
+    prove(&Parts::of(change)?, dev)
+}
+
+fn prove(parts: &Parts<'_>, dev: &dyn BlockRead) -> Result<(), TableWriteError> {
+    let state = classify_parts(parts, dev)?;
     let image = read_table_image(dev).map_err(|source| TableWriteError::ReadTable { source })?;
-    let same = parse_table(&image) == parse_table(change.new_image());
+    let same = parse_table(&image).as_ref() == Ok(&parts.after);
     match next(&state) == Next::Done && same {
         true => Ok(()),
         false => Err(TableWriteError::NotProved {
@@ -242,12 +247,8 @@ fn bring_home(parts: &Parts<'_>, dev: &mut dyn BlockWrite) -> Result<(), TableWr
 }
 
 /// What is left when the primary is new and at home.
-fn finish(
-    change: &TableChange,
-    parts: &Parts<'_>,
-    dev: &mut dyn BlockWrite,
-) -> Result<(), TableWriteError> {
-    let state = classify(change, dev)?;
+fn finish(parts: &Parts<'_>, dev: &mut dyn BlockWrite) -> Result<(), TableWriteError> {
+    let state = classify_parts(parts, dev)?;
     if state.backup != BackupIs::New {
         write_copy(dev, &parts.new_backup)?;
     }
