@@ -170,7 +170,7 @@ impl Bed {
         options.image = Image::Over(saved.disk.clone());
         options.rtc = Some(rtc_base(saved.time()?));
         let mut machine = self.launch(options, Some(&saved.memory))?;
-        Deadline::secs(60).poll("the saved guest to go on", || {
+        Deadline::secs(120).poll("the saved guest to go on", || {
             if !machine.is_alive()? {
                 bail!(
                     "QEMU could not load the saved guest; see {}",
@@ -178,6 +178,10 @@ impl Bed {
                 );
             }
             let status = machine.qmp.execute("query-status", serde_json::json!({}))?;
+            // It was stopped to be saved, and QEMU remembers that.
+            if status["status"] == "paused" {
+                machine.qmp.execute("cont", serde_json::json!({}))?;
+            }
             Ok((status["status"] == "running").then_some(()))
         })?;
         machine.clock.1 = Instant::now();

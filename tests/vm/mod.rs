@@ -25,12 +25,15 @@ mod qmp;
 mod recipe;
 mod tree;
 mod worker;
+mod write_log;
 
 pub use bed::{Bed, IMAGES, Image, StartOptions, target_folder};
 pub use clock::rtc_base;
+pub use command::Run;
 pub use deadline::Deadline;
 pub use disk::{DISK_GUID, DISK_SERIAL, Layout, Order, Part, SECOND_SERIAL, make_disk};
 pub use host::set_up;
 pub use initrd::Inject;
 pub use machine::{Boot, Machine, Output};
 pub use progress::Progress;
+pub use write_log::{LoggedWrite, read_write_log};
