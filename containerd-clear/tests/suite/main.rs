@@ -1,0 +1,9 @@
+//! Tests of clearing, rewriting and removing, on captured databases.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod clear;
+mod common;
+mod damage;
+mod encode;
+mod remove;
