@@ -51,7 +51,7 @@ pub fn run(args: &ArmArgs, now: Now) -> anyhow::Result<u8> {
     print(NOT_DRAINED)?;
     let Some(approved) = args.approve else {
         print(&format!(
-            "dry run: nothing was written; to arm: repave-agent arm --approve {digest}\n"
+            "dry run   nothing was written; to arm:\n          repave-agent arm --approve {digest}\n"
         ))?;
         return Ok(EXIT_DONE);
     };

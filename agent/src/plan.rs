@@ -26,10 +26,27 @@ use crate::survey::policy_and_survey;
 
 /// Prints the plan, or the preview of an image.
 pub fn run(args: &PlanArgs, now: Now) -> anyhow::Result<u8> {
-    let result = match (&args.image, args.block) {
-        (Some(image), Some(block)) => plan_image(args, image, BlockSize(block), now),
-        _ => plan_host(args, now),
-    };
+    if let (Some(image), Some(block)) = (&args.image, args.block) {
+        told(args, plan_image(args, image, BlockSize(block), now))?;
+        return Ok(EXIT_DONE);
+    }
+    let root = open_root(&args.host.root, "a plan")?;
+    let (policy, survey) = policy_and_survey(&root, &args.policy.policy, now)?;
+    let (plan, digest) = told(args, make(&policy, &survey))?;
+    match args.json {
+        true => print(&(plan_json(&plan, &digest).context("write the plan as JSON")? + "\n"))?,
+        false => print(&picture(&plan, &digest))?,
+    }
+    // After the picture: what is wrong with the host does not make the plan another one.
+    preflight(&root, &policy, &survey, &plan)?;
+    if !args.json {
+        print(&format!("to go on  repave-agent arm --approve {digest}\n"))?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// With `--json` a refusal is a value too, in the place of the plan.
+fn told<T>(args: &PlanArgs, result: anyhow::Result<T>) -> anyhow::Result<T> {
     if let Err(error) = &result
         && let Some(refusal) = error.downcast_ref::<Refusal>()
         && args.json
@@ -41,25 +58,7 @@ pub fn run(args: &PlanArgs, now: Now) -> anyhow::Result<u8> {
             "way_out": refusal.way_out(),
         }))?;
     }
-    result.map(|()| EXIT_DONE)
-}
-
-fn plan_host(args: &PlanArgs, now: Now) -> anyhow::Result<()> {
-    let root = open_root(&args.host.root, "a plan")?;
-    let (policy, survey) = policy_and_survey(&root, &args.policy.policy, now)?;
-    let (plan, digest) = make(&policy, &survey)?;
-    match args.json {
-        true => print(&(plan_json(&plan, &digest).context("write the plan as JSON")? + "\n"))?,
-        false => print(&picture(&plan, &digest))?,
-    }
-    // After the picture: what is wrong with the host does not make the plan another one.
-    preflight(&root, &policy, &survey, &plan)?;
-    if !args.json {
-        print(&format!(
-            "          nothing was written; to go on: repave-agent arm --approve {digest}\n"
-        ))?;
-    }
-    Ok(())
+    result
 }
 
 fn plan_image(args: &PlanArgs, image: &Path, block: BlockSize, now: Now) -> anyhow::Result<()> {
