@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod build;
+mod suite;
 mod vm;
 
 #[derive(Parser)]
@@ -15,6 +17,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Build the products into target/dist.
+    Build,
     /// The lab: a virtual worker to try things on.
     #[command(subcommand)]
     Vm(vm::Vm),
@@ -22,6 +26,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Build => build::run().map(|()| ExitCode::SUCCESS),
         Command::Vm(vm) => vm::run(vm),
     };
     match done {

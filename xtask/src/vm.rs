@@ -25,6 +25,11 @@ pub enum Vm {
     Ssh(Ssh),
     /// Shut the running worker down; its disk is thrown away.
     Stop,
+    /// Run the VM suite on the products in target/dist; all of it, or these cases.
+    Test {
+        /// Names of cases.
+        names: Vec<String>,
+    },
 }
 
 /// Which beds to build.
@@ -71,6 +76,7 @@ pub struct Ssh {
 /// Runs one of the commands.
 pub fn run(vm: Vm) -> Result<ExitCode> {
     match vm {
+        Vm::Test { names } => crate::suite::run(&names)?,
         Vm::Setup => set_up(&Progress::start())?,
         Vm::Build(build) => {
             set_up(&Progress::start())?;
