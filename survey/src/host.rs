@@ -60,8 +60,9 @@ const STARTERS: [&str; 8] = [
     "rke2-server.service",
 ];
 
-/// How long `bootc` and `zpool version` may take.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long `bootc` and `zpool version` may take: seconds, but a minute was seen in an
+/// emulated machine on a busy host.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Why the machine could not be seen.
 #[derive(Debug, thiserror::Error)]

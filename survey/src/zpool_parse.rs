@@ -424,23 +424,23 @@ config:
 errors: No known data errors
 ";
 
-    // The same of a pool with a mirror, a log, a cache and a spare; one disk is gone.
+    // OpenZFS 2.3.9, `zpool status -g big` of a pool made with `mirror /f1 /f2 log /f3
+    // cache /f4 spare /f5`; the notes behind two rows are of a pool that lost a disk.
     const MANY: &str = "  pool: big
- state: DEGRADED
+ state: ONLINE
 config:
 
 \tNAME                      STATE     READ WRITE CKSUM
-\tbig                       DEGRADED     0     0     0
-\t  101                     DEGRADED     0     0     0
-\t    102                   ONLINE       0     0     0
-\t    103                   UNAVAIL      0     0     0  was /dev/sdc1
-\t  104                     ONLINE       0     0     0  (resilvering)
+\tbig                       ONLINE       0     0     0
+\t  631798604734858786      ONLINE       0     0     0
+\t    17523470256540368831  ONLINE       0     0     0  (resilvering)
+\t    3682226425347591509   UNAVAIL      0     0     0  was /dev/sdc1
 \tlogs\t
-\t  105                     ONLINE       0     0     0
+\t  12660598745191910103    ONLINE       0     0     0
 \tcache
-\t  106                     ONLINE       0     0     0
+\t  8682421515771244122     ONLINE       0     0     0
 \tspares
-\t  107                     AVAIL
+\t  14053653615247852966    AVAIL   
 
 errors: No known data errors
 ";
@@ -456,7 +456,16 @@ errors: No known data errors
             .iter()
             .map(|guid| guid.0)
             .collect();
-        assert_eq!(guids, [102, 103, 104, 105, 106, 107]);
+        assert_eq!(
+            guids,
+            [
+                17_523_470_256_540_368_831,
+                3_682_226_425_347_591_509,
+                12_660_598_745_191_910_103,
+                8_682_421_515_771_244_122,
+                14_053_653_615_247_852_966,
+            ]
+        );
     }
 
     #[test]
@@ -479,12 +488,13 @@ errors: No known data errors
 
     #[test]
     fn a_delegation_counts_on_its_own_dataset_only() {
-        // OpenZFS 2.3.9, `zfs allow tank/c` after `zfs allow tank/c`'s parent got one.
-        let parent = "---- Permissions on tank ---------------------------------------------\n\
-                      Local+Descendent permissions:\n\tuser ci create,mount\n";
-        let own = "---- Permissions on tank/c -------------------------------------------\n\
-                   Local permissions:\n\tgroup wheel snapshot\n";
-        let dataset: DatasetName = "tank/c".parse().unwrap();
+        // OpenZFS 2.3.9, `zfs allow tank/k8s/volumes` after `zfs allow -l -u 1000
+        // create,mount tank/k8s`, and the heading of its own.
+        let parent = "---- Permissions on tank/k8s -----------------------------------------\n\
+                      Local permissions:\n\tuser (unknown: 1000) create,mount\n";
+        let own = "---- Permissions on tank/k8s/volumes ---------------------------------\n\
+                   Local+Descendent permissions:\n\tgroup wheel snapshot\n";
+        let dataset: DatasetName = "tank/k8s/volumes".parse().unwrap();
         assert!(!has_delegation("", &dataset).unwrap());
         assert!(!has_delegation(parent, &dataset).unwrap());
         assert!(has_delegation(&format!("{own}{parent}"), &dataset).unwrap());
@@ -493,10 +503,13 @@ errors: No known data errors
 
     #[test]
     fn a_quota_is_a_number() {
-        // OpenZFS 2.3.9, `zfs userspace -Hpn -t all -o type,name,quota tank/c`.
-        let none = "POSIX User\t0\tnone\nPOSIX Group\t0\t0\nPOSIX User\t7\t-\n";
+        // OpenZFS 2.3.9, `zfs userspace -Hpn -t all -o type,name,quota …` without and with
+        // a quota, and `zfs projectspace -Hp -o type,name,quota …`; older ones print `none`.
+        let none = "POSIX Group\t0\t0\nPOSIX User\t0\t0\nPOSIX User\t7\tnone\n";
         assert!(!has_quota(none).unwrap());
+        assert!(!has_quota("Project\t0\t0\nProject\t1\t-\n").unwrap());
         assert!(has_quota(&format!("{none}POSIX User\t1000\t1048576\n")).unwrap());
+        assert!(has_quota(&format!("Project\t5\t10\n{none}")).unwrap());
         assert!(has_quota("POSIX User\t0\n").is_err());
     }
 
