@@ -259,6 +259,7 @@ fn the_bound_survey_has_disks_ids_and_names_only() {
     let full = Worker::new().survey(Some(&policy()), Detail::Full).unwrap();
     assert_eq!(survey.disks, full.disks);
     assert_eq!(survey.containerd, None);
+    assert_eq!(survey.host.unwrap().zfs_tools, None);
     let pool = &survey.pools[0];
     assert_eq!(
         (pool.name.as_str(), pool.guid),

@@ -1,6 +1,6 @@
 //! The machine itself: its ids, its image, its programs and what starts containers.
 //!
-//! Takes a [`Root`] and the host's programs, gives [`Host`]. Ids that the intent is
+//! Takes a [`SurveyRequest`] and the mounts, gives [`Host`]. Ids that the intent is
 //! bound to are errors when they cannot be read; what only people read is left empty.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,7 @@ use repave_plan::units::{BadValue, BootId, Digest, MachineId, PoolName};
 
 use crate::host_tools::{ToolError, Tools, ask};
 use crate::mounts::{FstabEntry, Mount, MountError, mount_of, path_facts, read_fstab};
+use crate::read::{Detail, SurveyRequest};
 use crate::root::Root;
 use crate::zpool_parse::parse_version;
 
@@ -99,18 +100,17 @@ pub enum HostError {
 
 /// Sees the machine. What could not be seen and is not essential is added to `unknown`.
 pub fn read_host(
-    root: &Root,
-    tools: &dyn Tools,
+    request: &SurveyRequest<'_>,
     mounts: &[Mount],
-    state_dir: &str,
-    pool: Option<&PoolName>,
     unknown: &mut Vec<String>,
 ) -> Result<Host, HostError> {
+    let (root, tools) = (request.root, request.tools);
+    let pool = request.policy.map(|policy| &policy.disk.pool);
     let programs = read_programs(root)?;
     let zfs_module = read_if_there(root, "/sys/module/zfs/version")?;
-    let zfs_tools = match (programs.get("zpool"), &zfs_module) {
+    let zfs_tools = match (request.detail, programs.get("zpool"), &zfs_module) {
         // Without the module even this question would load it.
-        (Some(zpool), Some(_)) => note(read_zfs_version(tools, zpool), unknown),
+        (Detail::Full, Some(zpool), Some(_)) => note(read_zfs_version(tools, zpool), unknown),
         _ => None,
     };
     let image = match programs.get("bootc") {
@@ -122,7 +122,7 @@ pub fn read_host(
         boot_id: read_boot_id(root)?,
         hostname: read_if_there(root, "/proc/sys/kernel/hostname")?.unwrap_or_default(),
         kernel: read_if_there(root, "/proc/sys/kernel/osrelease")?.unwrap_or_default(),
-        state_dir: path_facts(root, mounts, state_dir)?,
+        state_dir: path_facts(root, mounts, request.state_dir)?,
         image,
         zfs_tools,
         zfs_module,

@@ -28,7 +28,7 @@ pub enum Detail {
     /// All that a plan needs.
     Full,
     /// What an intent is bound to: disks with their labels, the host's ids and image,
-    /// names and guids of imported pools. No dataset, no containerd.
+    /// names and guids of imported pools. No dataset, no containerd, no version of ZFS.
     Bound,
 }
 
@@ -77,15 +77,7 @@ pub fn read_survey(request: &SurveyRequest<'_>) -> Result<Survey, SurveyError> {
     let root = request.root;
     let mut unknown = Vec::new();
     let mounts = read_mounts(root)?;
-    let pool = request.policy.map(|policy| &policy.disk.pool);
-    let host = read_host(
-        root,
-        request.tools,
-        &mounts,
-        request.state_dir,
-        pool,
-        &mut unknown,
-    )?;
+    let host = read_host(request, &mounts, &mut unknown)?;
     let containerd = match request.detail {
         Detail::Full => {
             let policy: Option<&ContainerdPolicy> = request.policy.map(|policy| &policy.containerd);
