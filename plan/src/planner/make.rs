@@ -110,32 +110,29 @@ fn live_pool<'a>(
             policy.disk.pool
         ))
     })?;
-    let changed = |fact: String, expected: String, found: String| Refusal::FactChanged {
-        fact,
-        expected,
-        found,
+    let refuse = |why: String| Refusal::Pool {
+        pool: pool.name.to_string(),
+        why,
     };
     if pool.guid != chosen.pool_guid {
-        return Err(changed(
-            format!("the guid of pool {}", pool.name),
-            chosen.pool_guid.to_string(),
-            pool.guid.to_string(),
-        ));
+        return Err(refuse(format!(
+            "the labels on {} are of guid {}, the imported pool has {}",
+            name_of(chosen.disk),
+            chosen.pool_guid,
+            pool.guid
+        )));
     }
     match pool.leaves.as_slice() {
         [leaf] if *leaf == chosen.label.vdev_guid => Ok(pool),
-        [leaf] => Err(changed(
-            format!("the guid of pool {}'s vdev", pool.name),
-            chosen.label.vdev_guid.to_string(),
-            leaf.to_string(),
-        )),
-        leaves => Err(Refusal::Pool {
-            pool: pool.name.to_string(),
-            why: format!(
-                "it has {} leaf vdevs; only a pool of one partition is repaved",
-                leaves.len()
-            ),
-        }),
+        [leaf] => Err(refuse(format!(
+            "the labels on {} are of vdev {}, the imported pool's is {leaf}",
+            name_of(chosen.disk),
+            chosen.label.vdev_guid
+        ))),
+        leaves => Err(refuse(format!(
+            "it has {} leaf vdevs; only a pool of one partition is repaved",
+            leaves.len()
+        ))),
     }
 }
 

@@ -4,7 +4,7 @@
 use repave_plan::plan::Plan;
 use repave_plan::policy::{DropIn, Policy, parse_policy};
 use repave_plan::refusal::Refusal;
-use repave_plan::survey::{StaleLabel, Survey, Use};
+use repave_plan::survey::{StaleLabel, Survey, TableFound, Use};
 use repave_plan::units::{Bytes, Extent, Lba, PoolGuid, VdevGuid};
 
 use crate::fixtures::*;
@@ -217,6 +217,71 @@ pub fn inputs() -> Vec<Input> {
             other.serial = Some("OTHER".to_owned());
             other.partitions[3].labels[0].pool_guid = Some(PoolGuid(5));
             s.disks.push(other);
+        }),
+        with("33-imported-pool-is-another", |s| {
+            s.pools[0].guid = PoolGuid(5)
+        }),
+        with("34-imported-vdev-is-another", |s| {
+            s.pools[0].leaves = vec![VdevGuid(5)];
+        }),
+        input("35-grow-with-several-leaves", &grow, {
+            let mut survey = worker();
+            survey.pools[0].leaves.push(VdevGuid(5));
+            survey
+        }),
+        with("36-pool-of-two-top-level-vdevs", |s| {
+            part_mut(s, "tank").labels[0].top_level = 2;
+        }),
+        with("37-labels-of-two-pools-in-one-partition", |s| {
+            part_mut(s, "tank").labels.push(old());
+        }),
+        with("38-two-members-on-the-disk", |s| {
+            let label = part_mut(s, "tank").labels[0].clone();
+            part_mut(s, "mayastor").labels = vec![label];
+        }),
+        with("39-disk-is-read-only", |s| s.disks[0].read_only = true),
+        with("40-table-cannot-be-read", |s| {
+            s.disks[0].table = TableFound::Unreadable {
+                why: "EIO".to_owned(),
+            };
+        }),
+        input(
+            "41-pool-has-another-label",
+            &policy_with("partition_label = \"tank\"", "partition_label = \"zfs\""),
+            worker(),
+        ),
+        input("42-grow-an-exported-pool", &grow, {
+            let mut survey = worker();
+            part_mut(&mut survey, "tank").labels[0].state = 2;
+            survey
+        }),
+        with("43-no-place-for-the-shadow", |s| {
+            s.disks[0].zero_runs.clear();
+            // Both are smaller than what is kept free for labels at either end.
+            s.disks[0] = {
+                let mut parts = tank_first();
+                parts[3].end = Some(26_625 + 3);
+                parts[4].mib = 26_625 + 3;
+                parts[4].end = Some(26_625 + 6);
+                parts.push(part(6, "rest", LINUX, 26_625 + 6, 300_000));
+                let mut disk = Worker::new(512, parts).disk();
+                disk.zero_runs.clear();
+                disk
+            };
+        }),
+        input(
+            "44-volume-in-the-skeleton",
+            &policy_with("tank/localpv\"\nset", "tank/localpv/pvc-0a\"\nset"),
+            worker(),
+        ),
+        input(
+            "45-snapshots-are-not-recreated",
+            &policy_with("[[datasets]]\nname = \"tank/containerd\"\n", ""),
+            worker(),
+        ),
+        with("46-creation-property-not-seen", |s| {
+            let properties = &mut dataset_mut(s, "tank/containerd").properties;
+            properties.remove("utf8only");
         }),
     ]
 }

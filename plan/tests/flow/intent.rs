@@ -2,6 +2,7 @@
 
 use repave_plan::essence::approval_digest;
 use repave_plan::intent::{Intent, MAX_SIZE, Moment, VERSION, check_moment, open, seal};
+use repave_plan::journal::{line, parse_journal};
 use repave_plan::planner::{bind, volumes};
 use repave_plan::refusal::Refusal;
 use repave_plan::units::{BootId, Bytes, Digest, UnixTime};
@@ -38,6 +39,23 @@ fn what_was_sealed_is_what_is_opened() {
     assert_eq!(seal(&open(&bytes).unwrap()).unwrap(), bytes);
     let names: Vec<&str> = intent.volumes.iter().map(|v| v.name.as_str()).collect();
     assert_eq!(names, ["tank/localpv/pvc-0a", "tank/localpv/pvc-0b"]);
+}
+
+/// Kept for ever: a program that cannot open this strands a node that was armed by the
+/// one before it.
+#[test]
+fn an_intent_of_format_1_stays_readable() {
+    let stored = include_bytes!("golden/intent-1.sealed");
+    assert_eq!(open(stored).unwrap(), intent());
+}
+
+#[test]
+fn a_journal_of_format_1_stays_readable() {
+    let stored = include_bytes!("golden/journal-1.jsonl");
+    let (records, whole) = parse_journal(stored).unwrap();
+    assert_eq!((records.len(), whole), (5, stored.len()));
+    let written: Vec<u8> = records.iter().flat_map(|r| line(r).unwrap()).collect();
+    assert_eq!(written, stored);
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn image(survey: &Survey) -> Survey {
         disk.serial = None;
         disk.wwn = None;
         disk.uses = Vec::new();
+        disk.read_only = false;
         for part in &mut disk.partitions {
             part.kernel = None;
             part.uses = Vec::new();
@@ -64,7 +65,8 @@ fn what_the_policy_wants_of_the_device_is_unknown_and_not_wrong() {
 #[test]
 fn verdicts_of_the_scenarios_on_images() {
     let of_the_host_or_pool = [
-        "13-", "14-", "15-", "19-", "20-", "21-", "22-", "25-", "27-", "28-", "29-",
+        "13-", "14-", "15-", "19-", "20-", "21-", "22-", "25-", "27-", "28-", "29-", "33-", "34-",
+        "35-", "39-", "44-", "45-", "46-",
     ];
     for input in inputs() {
         let policy = policy(&input.policy);
