@@ -51,8 +51,20 @@ pub struct Prepared {
 /// Writes an edited database beside `place`, with its owner and mode, and reads it back.
 pub fn prepare(place: &Path, edited: &Database<'_>) -> Result<Prepared, RewriteError> {
     let new = place.with_file_name(NEW);
+    let written = write_beside(place, &new, edited);
+    if written.is_err() {
+        // A part of a file takes room that was short perhaps; the next attempt removes it too.
+        let _ = fs::remove_file(&new);
+    }
+    written.map(|()| Prepared {
+        new,
+        place: place.to_owned(),
+    })
+}
+
+fn write_beside(place: &Path, new: &Path, edited: &Database<'_>) -> Result<(), RewriteError> {
     let io = |action| {
-        let path = new.clone();
+        let path = new.to_owned();
         move |source| RewriteError::Io {
             action,
             path,
@@ -62,7 +74,7 @@ pub fn prepare(place: &Path, edited: &Database<'_>) -> Result<Prepared, RewriteE
     let bytes = encode(edited)?;
     let old = fs::symlink_metadata(place).map_err(io("look at the file replaced by"))?;
     // What a power cut left of an earlier attempt.
-    match fs::remove_file(&new) {
+    match fs::remove_file(new) {
         Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(io("remove")(err)),
         _ => {}
     }
@@ -71,7 +83,7 @@ pub fn prepare(place: &Path, edited: &Database<'_>) -> Result<Prepared, RewriteE
         .create_new(true)
         .mode(0o600)
         .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC).bits())
-        .open(&new)
+        .open(new)
         .map_err(io("create"))?;
     file.write_all(&bytes).map_err(io("write"))?;
     drop(bytes);
@@ -79,15 +91,13 @@ pub fn prepare(place: &Path, edited: &Database<'_>) -> Result<Prepared, RewriteE
     let mode = fs::Permissions::from_mode(old.mode() & 0o7777);
     file.set_permissions(mode).map_err(io("set the mode of"))?;
     file.sync_all().map_err(io("flush"))?;
-    let back = fs::read(&new).map_err(io("read back"))?;
+    let back = fs::read(new).map_err(io("read back"))?;
     match bolt::parse(&back) {
-        Ok(found) if found.root == edited.root && found.freelist == edited.freelist => {}
-        _ => return Err(RewriteError::ReadBack { path: new }),
+        Ok(found) if found.root == edited.root && found.freelist == edited.freelist => Ok(()),
+        _ => Err(RewriteError::ReadBack {
+            path: new.to_owned(),
+        }),
     }
-    Ok(Prepared {
-        new,
-        place: place.to_owned(),
-    })
 }
 
 impl Prepared {

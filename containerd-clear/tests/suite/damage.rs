@@ -9,6 +9,9 @@ use repave_containerd_clear::encode::encode;
 use repave_survey::bolt::format::{BRANCH, LEAF, META, Meta, PAGE_HEADER, PageHeader};
 use repave_survey::bolt::{self, BoltError, Bucket, Database, FreelistMode, Item};
 
+/// What was done to a file, the file, and the error that belongs to it.
+type Case = (&'static str, Vec<u8>, fn(&BoltError) -> bool);
+
 /// A database with three levels of pages, overflow pages and a bucket of each kind.
 fn large<'a>(keys: &'a [Vec<u8>], value: &'a [u8]) -> Vec<u8> {
     let mut inner = Bucket::new(3);
@@ -82,7 +85,7 @@ fn each_kind_of_damage_has_its_error() {
     let top = *branches.last().unwrap();
     let child = |page: usize, element: usize| page * size + PAGE_HEADER + 16 * element + 8;
     let number = |n: usize| (n as u64).to_le_bytes();
-    let cases: Vec<(&str, Vec<u8>, fn(&BoltError) -> bool)> = vec![
+    let cases: Vec<Case> = vec![
         (
             "a zeroed page",
             patched(&file, leaf * size, &[0; 512]),
@@ -210,6 +213,11 @@ fn each_kind_of_damage_has_its_error() {
             |err| matches!(err, BoltError::NoMeta { .. }),
         ),
         (
+            "a transaction after which there is none",
+            with_metas(&file, size, |meta| meta.txid = u64::MAX),
+            |err| matches!(err, BoltError::NoMeta { .. }),
+        ),
+        (
             "another file version",
             {
                 let mut out = file.clone();
@@ -331,11 +339,10 @@ fn flipped_bytes_neither_crash_nor_hang() {
         seed ^= seed << 17;
         (seed % below as u64) as usize
     };
-    let started = Instant::now();
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
     for file in &files {
         // Half the damage goes to the front of pages, where the structure is.
-        for round in 0..400 {
+        for round in 0..150 {
             let mut bytes = file.clone();
             for _ in 0..=next(4) {
                 let at = match round % 2 {
@@ -344,7 +351,10 @@ fn flipped_bytes_neither_crash_nor_hang() {
                 };
                 bytes[at] = next(256) as u8;
             }
-            let kind = match bolt::parse(&bytes) {
+            let started = Instant::now();
+            let result = bolt::parse(&bytes);
+            assert!(started.elapsed() < Duration::from_secs(10));
+            let kind = match result {
                 Ok(_) => "unseen".to_owned(),
                 Err(err) => {
                     assert!(!err.to_string().is_empty());
@@ -355,7 +365,6 @@ fn flipped_bytes_neither_crash_nor_hang() {
             *seen.entry(kind).or_default() += 1;
         }
     }
-    assert!(started.elapsed() < Duration::from_secs(60));
     let found: u32 = seen
         .iter()
         .filter(|(k, _)| *k != "unseen")

@@ -1,6 +1,6 @@
 //! Tests of clearing, rewriting and removing, on captured databases.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod clear;
 mod common;

@@ -125,6 +125,8 @@ fn choose_meta(file: &[u8]) -> Option<Meta> {
             && header.flags == format::META_PAGE
             && size.is_power_of_two()
             && format::PAGE_SIZES.contains(&size)
+            // A writer adds to it.
+            && meta.txid < u64::MAX / 2
             && (id == 0 || size == page_size);
         sound.then_some(meta)
     };
