@@ -13,9 +13,20 @@ fn quick() -> Options {
 
 #[test]
 fn a_table_is_never_lost_and_every_control_loses_something() {
-    let summary = run(&table_cases().unwrap(), &quick()).unwrap();
+    // The whole list is replayed by `cargo xtask cuts`; here one disk of each kind.
+    let mut cases = table_cases().unwrap();
+    assert_eq!(cases.len(), 18);
+    let kinds = [
+        "512, usual",
+        "512, numbers far apart",
+        "4096, shadow in a removed extent",
+        "4096, grown disk",
+    ];
+    cases.retain(|case| kinds.contains(&case.name()));
+    let summary = run(&cases, &quick()).unwrap();
     println!("{summary}");
-    assert_eq!(summary.rows.len(), 18);
+    assert_eq!(summary.rows.len(), kinds.len());
+    assert_eq!(summary.controls.len(), 8 + 9 + 4);
     for row in &summary.rows {
         assert_eq!(
             row.lost,
