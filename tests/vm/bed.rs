@@ -39,7 +39,7 @@ pub enum Image {
     Base,
     /// A new overlay over any image.
     Over(PathBuf),
-    /// An overlay as an earlier guest left it.
+    /// An overlay as an earlier guest left it; the new guest takes it over.
     Existing(PathBuf),
 }
 
@@ -125,6 +125,20 @@ impl Bed {
         bed.make_base(&tree, &modules, &progress)?;
         worker::ensure(&bed, &progress)?;
         Ok(bed)
+    }
+
+    /// Removes the beds of other recipes from the cache; gives how many there were.
+    pub fn prune(&self) -> Result<usize> {
+        let _lock = cache::lock()?;
+        let mut count = 0;
+        for entry in fs::read_dir(cache::folder()?.join("beds"))? {
+            let path = entry?.path();
+            if path != self.folder {
+                cache::remove(&path)?;
+                count += 1;
+            }
+        }
+        Ok(count)
     }
 
     /// The order of the two last partitions.

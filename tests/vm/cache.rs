@@ -25,6 +25,11 @@ pub fn folder() -> Result<PathBuf> {
 pub fn lock() -> Result<Flock<File>> {
     let path = folder()?.join("lock");
     let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => return Ok(lock),
+        Err((file, _)) => file,
+    };
+    eprintln!("another process is building the bed: waiting for it");
     Flock::lock(file, FlockArg::LockExclusive)
         .map_err(|(_, errno)| errno)
         .with_context(|| format!("lock {}", path.display()))

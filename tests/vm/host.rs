@@ -9,8 +9,8 @@ use nix::unistd::Uid;
 use super::command::{Run, is_installed};
 use super::progress::Progress;
 
-/// A program, the package that brings it, and what it is for.
-const TOOLS: [(&str, &str, &str); 13] = [
+/// A program (or file), the package that brings it, and what it is for.
+const TOOLS: [(&str, &str, &str); 14] = [
     ("qemu-system-x86_64", "qemu-system-x86", "runs the guests"),
     ("qemu-img", "qemu-utils", "makes their copy-on-write disks"),
     (
@@ -40,6 +40,12 @@ const TOOLS: [(&str, &str, &str); 13] = [
         "carries the private bus of the systemd suite",
     ),
     ("cc", "gcc", "links the Rust programs"),
+    // Debian 12's first releases came without it.
+    (
+        "/usr/share/keyrings/debian-archive-trixie-stable.gpg",
+        "debian-archive-keyring",
+        "proves the guest's packages",
+    ),
 ];
 
 const APT: [&str; 4] = ["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"];

@@ -336,6 +336,21 @@ impl Machine {
         })
     }
 
+    /// Ends a guest, detached ones too, and throws its disk away.
+    pub fn discard(&self) -> Result<()> {
+        self.end(true)
+    }
+
+    fn end(&self, with_disk: bool) -> Result<()> {
+        self.power_cut()?;
+        let mut files = vec![self.sockets.join("ctl"), self.sockets.join("qmp")];
+        files.extend(with_disk.then(|| self.overlay.clone()));
+        for file in files.iter().filter(|file| file.exists()) {
+            fs::remove_file(file).with_context(|| format!("remove {}", file.display()))?;
+        }
+        fs::remove_dir(&self.sockets).with_context(|| format!("remove {}", self.sockets.display()))
+    }
+
     /// Keeps the overlay when the machine is dropped.
     pub fn keep_disk(&mut self) {
         self.keep = true;
@@ -373,10 +388,16 @@ impl Machine {
             if !self.is_alive()? {
                 bail!("QEMU ended; its log is in {}", self.logs.display());
             }
-            // A request can be lost in a reset: ask again, with a short patience.
-            let alive = || self.is_alive()?.then_some(()).context("QEMU ended");
+            // A request can be lost in a reset: then ask again. Patience otherwise: a
+            // busy guest may need seconds to answer, and asking anew starts over.
+            let resets = self.qmp.resets();
+            let alive = || match self.is_alive()? && self.qmp.resets() == resets {
+                true => Ok(()),
+                false => bail!("the guest was reset or ended"),
+            };
             let socket = qemu::control_socket(&self.sockets);
-            match control::request(&socket, "hello", Vec::new(), Deadline::secs(2), alive) {
+            let patience = Deadline::secs(deadline.left().as_secs().clamp(1, 20));
+            match control::request(&socket, "hello", Vec::new(), patience, alive) {
                 Ok(answer) if not.as_deref() != Some(&answer.text(0)) => Ok(Some(answer.text(0))),
                 _ => Ok(None),
             }
@@ -449,16 +470,10 @@ impl Drop for Machine {
         if !ours {
             return;
         }
-        if let Err(err) = self.power_cut() {
+        // Of a failed test the disk is kept for whoever looks into it.
+        let keep = self.keep || std::thread::panicking();
+        if let Err(err) = self.end(!keep) {
             eprintln!("{err:#}");
         }
-        // Of a failed test everything is kept for whoever looks into it.
-        if !self.keep && !std::thread::panicking() {
-            let _ = fs::remove_file(&self.overlay);
-        }
-        for name in ["ctl", "qmp"] {
-            let _ = fs::remove_file(self.sockets.join(name));
-        }
-        let _ = fs::remove_dir(&self.sockets);
     }
 }

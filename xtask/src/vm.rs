@@ -23,8 +23,10 @@ pub enum Vm {
     Exec(Exec),
     /// Log in to the running worker, or run a command there.
     Ssh(Ssh),
-    /// Shut the running worker down; its disk is thrown away.
+    /// End the running worker; its disk is thrown away.
     Stop,
+    /// Remove the beds of other recipes from the cache.
+    Prune,
     /// Run the VM suite on the products in target/dist; all of it, or these cases.
     Test {
         /// Names of cases.
@@ -89,6 +91,7 @@ pub fn run(vm: Vm) -> Result<ExitCode> {
             }
         }
         Vm::Start(start) => begin(&start)?,
+        Vm::Prune => println!("{} removed", Bed::ensure(Order::TankFirst)?.prune()?),
         Vm::Exec(exec) => {
             let done = running()?.exec_for(exec.timeout, &exec.script.join(" "))?;
             std::io::stdout().write_all(done.stdout.as_bytes())?;
@@ -103,10 +106,7 @@ pub fn run(vm: Vm) -> Result<ExitCode> {
         }
         Vm::Stop => {
             let machine = running()?;
-            if machine.power_off(Deadline::secs(60)).is_err() {
-                machine.power_cut()?;
-            }
-            fs::remove_file(machine.overlay())?;
+            machine.discard()?;
             fs::remove_file(note()?)?;
         }
     }
