@@ -73,11 +73,10 @@ pub fn look(dev: &dyn BlockRead, request: &ClearRequest) -> Result<Look, ClearEr
     let mut look = Look::default();
     let (mut whole, mut anchors) = (Vec::new(), Vec::new());
     for place in &places {
-        match place.owner {
-            Owner::Kept => continue,
-            Owner::Foreign => look.foreign.push(describe(place)),
-            Owner::Listed | Owner::Nobody => {}
+        if place.owner == Owner::Foreign {
+            look.foreign.push(describe(place));
         }
+        // A kept label is masked as a whole: nothing is left to do there.
         let masked = masked(place, &protected);
         let Some(anchor) = masked.anchor.filter(|_| masked.verdict != Verdict::Clear) else {
             continue;
