@@ -83,13 +83,17 @@ pub fn run_cases(cases: &[Case]) -> Vec<Outcome> {
     for case in cases {
         println!("case {}: {}", case.name, case.shows);
         let begun = Instant::now();
-        let failure = (case.run)().err().map(|error| format!("{error:?}"));
+        let failure = (case.run)().err().map(|error| format!("{error:#}"));
         let seconds = begun.elapsed().as_secs();
         match &failure {
             None => println!("case {}: ok ({seconds} s)", case.name),
             Some(why) => println!("case {}: FAILED ({seconds} s)\n{why}", case.name),
         }
-        outcomes.push(Outcome { name: case.name, failure, seconds });
+        outcomes.push(Outcome {
+            name: case.name,
+            failure,
+            seconds,
+        });
     }
     outcomes
 }

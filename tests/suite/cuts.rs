@@ -43,25 +43,45 @@ pub(super) fn in_every_step() -> Result<()> {
         pause(later);
         job.machine.power_cut()?;
         let console = job.machine.serial_text()?;
-        ensure!(!console.contains("finish: the node is whole"), "the cut came too late");
+        ensure!(
+            !console.contains("finish: the node is whole"),
+            "the cut came too late"
+        );
     }
-    let machine = job.machine.start_again(|options| options.inject_script = None)?;
+    let machine = job
+        .machine
+        .start_again(|options| options.inject_script = None)?;
     let job = Job { machine };
     job.machine.wait_boot(Deadline::secs(BOOT))?;
     let report = job.report().with_context(|| job.console_tail())?;
-    ensure!(report.outcome == Verdict::Done, "the verdict is {:?}", report.outcome);
+    ensure!(
+        report.outcome == Verdict::Done,
+        "the verdict is {:?}",
+        report.outcome
+    );
     let attempts = CUTS.len() as u32 + 1;
-    ensure!(report.attempts == attempts, "{} attempts, not {attempts}", report.attempts);
-    ensure!(job.machine.exec_ok(entries)? == before, "entries 1 to 3 changed");
+    ensure!(
+        report.attempts == attempts,
+        "{} attempts, not {attempts}",
+        report.attempts
+    );
+    ensure!(
+        job.machine.exec_ok(entries)? == before,
+        "entries 1 to 3 changed"
+    );
     job.assert_prints("sgdisk --verify /dev/vda", "No problems found")?;
     assert_other(&job)?;
-    job.machine.wait_active("k3s-agent.service", Deadline::secs(120))?;
+    job.machine
+        .wait_active("k3s-agent.service", Deadline::secs(120))?;
     job.assert_containers_start("after-cuts")?;
     job.throw_away()
 }
 
 /// Lets the guest run on for a moment: the cut is meant to fall inside the step.
-#[expect(clippy::disallowed_methods, reason = "the length of the pause is what is tested")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the length of the pause is what is tested"
+)]
 fn pause(millis: u64) {
     std::thread::sleep(Duration::from_millis(millis));
 }

@@ -35,7 +35,8 @@ pub fn start_worker(
     let machine = bed.start_running(options)?;
     let job = Job { machine };
     for name in ["repave-agent", "repave-boot"] {
-        job.machine.push_file(&dist().join(name), &format!("{BIN}/{name}"), 0o755)?;
+        job.machine
+            .push_file(&dist().join(name), &format!("{BIN}/{name}"), 0o755)?;
     }
     job.write_policy(POLICY)?;
     Ok(job)
@@ -45,7 +46,8 @@ impl Job {
     /// Writes the policy's only drop-in.
     pub fn write_policy(&self, text: &str) -> Result<()> {
         self.machine.exec_ok("mkdir -p /etc/repave/policy.d")?;
-        self.machine.push("/etc/repave/policy.d/50-lab.toml", 0o644, text.as_bytes())
+        self.machine
+            .push("/etc/repave/policy.d/50-lab.toml", 0o644, text.as_bytes())
     }
 
     /// The digest of the plan as it is now.
@@ -59,20 +61,25 @@ impl Job {
     /// Arms without a reboot; gives what was printed.
     pub fn arm(&self) -> Result<String> {
         let digest = self.digest()?;
-        self.machine.exec_ok(&format!("repave-agent arm --approve {digest}"))
+        self.machine
+            .exec_ok(&format!("repave-agent arm --approve {digest}"))
     }
 
     /// Arms with a reboot and waits for the end of the boot it makes.
     pub fn arm_and_reboot(&self) -> Result<Boot> {
         let digest = self.digest()?;
         // The guest may be gone before the answer comes.
-        let _ = self.machine.exec(&format!("repave-agent arm --approve {digest} --reboot"));
+        let _ = self
+            .machine
+            .exec(&format!("repave-agent arm --approve {digest} --reboot"));
         self.machine.wait_next_boot(Deadline::secs(BOOT))
     }
 
     /// The report of the newest run.
     pub fn report(&self) -> Result<Report> {
-        let path = self.machine.exec_ok("ls -1d /var/lib/repave/runs/*/ | tail -1")?;
+        let path = self
+            .machine
+            .exec_ok("ls -1d /var/lib/repave/runs/*/ | tail -1")?;
         let path = format!("{}report.json", path.trim());
         let bytes = self.machine.pull(&path)?;
         serde_json::from_slice(&bytes).with_context(|| format!("parse {path}"))
@@ -81,7 +88,8 @@ impl Job {
     /// Asserts that containers start, each a new one whose output is read, with the
     /// network down.
     pub fn assert_containers_start(&self, tag: &str) -> Result<()> {
-        self.machine.exec_ok("ip link set dev $(ls /sys/class/net | grep -v lo | head -1) down")?;
+        self.machine
+            .exec_ok("ip link set dev $(ls /sys/class/net | grep -v lo | head -1) down")?;
         self.assert_prints(
             &format!("k run --rm --snapshotter zfs docker.io/library/lab:1 {tag}"),
             "hello from layer 2",
@@ -108,27 +116,36 @@ impl Job {
     pub fn assert_is(&self, script: &str, wanted: &str) -> Result<()> {
         let output = self.machine.exec(script)?;
         let found = output.stdout.trim_end();
-        ensure!(found == wanted, "`{script}` printed {found:?}, not {wanted:?}");
+        ensure!(
+            found == wanted,
+            "`{script}` printed {found:?}, not {wanted:?}"
+        );
         Ok(())
     }
 
     /// The value of one property of a unit.
     pub fn unit(&self, unit: &str, property: &str) -> Result<String> {
-        let text = self.machine.exec_ok(&format!("systemctl show -P {property} {unit}"))?;
+        let text = self
+            .machine
+            .exec_ok(&format!("systemctl show -P {property} {unit}"))?;
         Ok(text.trim_end().to_owned())
     }
 
     /// Asserts the value of one property of a unit.
     pub fn assert_unit(&self, unit: &str, property: &str, wanted: &str) -> Result<()> {
         let found = self.unit(unit, property)?;
-        ensure!(found == wanted, "{property} of {unit} is {found:?}, not {wanted:?}");
+        ensure!(
+            found == wanted,
+            "{property} of {unit} is {found:?}, not {wanted:?}"
+        );
         Ok(())
     }
 
     /// A moment of a unit in microseconds since the start of the boot.
     pub fn moment(&self, unit: &str, property: &str) -> Result<u64> {
         let text = self.unit(unit, property)?;
-        text.parse().with_context(|| format!("{property} of {unit} is {text:?}"))
+        text.parse()
+            .with_context(|| format!("{property} of {unit} is {text:?}"))
     }
 
     /// Ends the guest without ado; its disk is thrown away.

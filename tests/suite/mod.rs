@@ -15,4 +15,4 @@ mod second_pool;
 mod trap;
 
 pub use case::{Case, Outcome, all, run_cases};
-pub use job::{Job, POLICY, start_worker};
+pub use job::{BOOT, Job, POLICY, start_worker};

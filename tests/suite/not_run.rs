@@ -80,7 +80,8 @@ fn assert_not_run(job: &Job, guid: &str) -> Result<()> {
     for path in ["/var/lib/repave/intent.json", "/var/lib/repave/changed"] {
         assert_absent(job, path)?;
     }
-    job.machine.wait_active("k3s-agent.service", Deadline::secs(120))?;
+    job.machine
+        .wait_active("k3s-agent.service", Deadline::secs(120))?;
     let status = job.machine.exec("repave-agent status")?;
     ensure!(
         status.rc == i32::from(EXIT_NOT_RUN),
@@ -89,5 +90,8 @@ fn assert_not_run(job: &Job, guid: &str) -> Result<()> {
         status.stdout,
         status.stderr
     );
-    job.assert_prints("k run --rm --snapshotter zfs docker.io/library/lab:1 still", "hello from layer 2")
+    job.assert_prints(
+        "k run --rm --snapshotter zfs docker.io/library/lab:1 still",
+        "hello from layer 2",
+    )
 }

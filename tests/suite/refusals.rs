@@ -35,10 +35,14 @@ const CHANGED: [Changed; 11] = [
             }
         },
     },
-    Changed { name: "stale", says: "the intent was good until", change: |i| {
-        i.armed_at = UnixTime(1);
-        i.not_after = UnixTime(2);
-    } },
+    Changed {
+        name: "stale",
+        says: "the intent was good until",
+        change: |i| {
+            i.armed_at = UnixTime(1);
+            i.not_after = UnixTime(2);
+        },
+    },
     Changed {
         name: "clock-before-arming",
         says: "the clock says",
@@ -80,7 +84,11 @@ const CHANGED: [Changed; 11] = [
         change: |i| i.min_state_free = Bytes(u64::MAX),
     },
     // The control: nothing is wrong but that this node is live and has the pool mounted.
-    Changed { name: "in-use", says: "imported before this unit", change: |_| {} },
+    Changed {
+        name: "in-use",
+        says: "imported before this unit",
+        change: |_| {},
+    },
 ];
 
 pub(super) fn many_in_one_boot() -> Result<()> {
@@ -106,13 +114,27 @@ pub(super) fn many_in_one_boot() -> Result<()> {
     let last = flipped.len() - 10;
     flipped[last] ^= 0x20;
     assert_refused(&job, &flipped, "intent-damaged", "its seal is sha256:")?;
-    assert_refused(&job, &sealed[..sealed.len() / 2], "intent-damaged", "its seal is sha256:")?;
+    assert_refused(
+        &job,
+        &sealed[..sealed.len() / 2],
+        "intent-damaged",
+        "its seal is sha256:",
+    )?;
     assert_refused(&job, b"", "intent-damaged", "its first line")?;
-    let newer = String::from_utf8_lossy(&sealed).replacen("repave-intent 1 ", "repave-intent 2 ", 1);
-    assert_refused(&job, newer.as_bytes(), "newer-format", "format version 2, this program knows 1")?;
+    let newer =
+        String::from_utf8_lossy(&sealed).replacen("repave-intent 1 ", "repave-intent 2 ", 1);
+    assert_refused(
+        &job,
+        newer.as_bytes(),
+        "newer-format",
+        "format version 2, this program knows 1",
+    )?;
     assert_spent(&job, &armed)?;
 
-    ensure!(job.machine.exec_ok(table)? == before, "the partition table changed");
+    ensure!(
+        job.machine.exec_ok(table)? == before,
+        "the partition table changed"
+    );
     ensure!(
         job.machine.exec_ok("zpool get -Hp -o value guid tank")? == guid,
         "the pool is another one"
@@ -125,23 +147,32 @@ const CASE: &str = "/var/lib/repave-case";
 
 fn run_case(job: &Job, sealed: &[u8], fresh: bool) -> Result<(i32, String)> {
     if fresh {
-        job.machine.exec_ok(&format!("rm -rf {CASE}; mkdir {CASE}"))?;
+        job.machine
+            .exec_ok(&format!("rm -rf {CASE}; mkdir {CASE}"))?;
     }
-    job.machine.push(&format!("{CASE}/intent.json"), 0o600, sealed)?;
-    let run = job.machine.exec(&format!("repave-boot run --state {CASE}"))?;
+    job.machine
+        .push(&format!("{CASE}/intent.json"), 0o600, sealed)?;
+    let run = job
+        .machine
+        .exec(&format!("repave-boot run --state {CASE}"))?;
     Ok((run.rc, format!("{}{}", run.stdout, run.stderr)))
 }
 
 fn assert_refused(job: &Job, sealed: &[u8], name: &str, says: &str) -> Result<()> {
     let (rc, said) = run_case(job, sealed, true)?;
     ensure!(rc == i32::from(EXIT_REFUSED), "it ended with {rc}: {said}");
-    ensure!(said.contains(&format!("refused ({name})")), "it is not {name}: {said}");
+    ensure!(
+        said.contains(&format!("refused ({name})")),
+        "it is not {name}: {said}"
+    );
     ensure!(said.contains(says), "it does not say {says:?}: {said}");
     ensure!(said.contains("way out: "), "it names no way out: {said}");
     for file in ["intent.json", "changed"] {
         assert_absent(job, &format!("{CASE}/{file}"))?;
     }
-    let path = job.machine.exec_ok(&format!("ls {CASE}/runs/*/report.json"))?;
+    let path = job
+        .machine
+        .exec_ok(&format!("ls {CASE}/runs/*/report.json"))?;
     let report: Report = serde_json::from_slice(&job.machine.pull(path.trim())?)?;
     match &report.outcome {
         Verdict::Refused(refusal) if refusal.name() == name => Ok(()),
@@ -156,7 +187,10 @@ fn assert_spent(job: &Job, armed: &Intent) -> Result<()> {
     let sealed = seal(&intent)?;
     let (first, _) = run_case(job, &sealed, true)?;
     let (second, said) = run_case(job, &sealed, false)?;
-    ensure!(first == i32::from(EXIT_REFUSED) && second == first, "{first}, then {second}");
+    ensure!(
+        first == i32::from(EXIT_REFUSED) && second == first,
+        "{first}, then {second}"
+    );
     ensure!(said.contains("refused (already-run)"), "{said}");
     assert_absent(job, &format!("{CASE}/intent.json"))
 }
@@ -173,7 +207,9 @@ fn refused_by_the_agent(job: &Job) -> Result<()> {
     );
     job.write_policy(POLICY)?;
     let digest = Digest::of(b"another plan");
-    let other = job.machine.exec(&format!("repave-agent arm --approve {digest}"))?;
+    let other = job
+        .machine
+        .exec(&format!("repave-agent arm --approve {digest}"))?;
     ensure!(
         other.rc == i32::from(EXIT_REFUSED),
         "another digest ended with {}: {}",
@@ -207,16 +243,24 @@ pub(super) fn at_a_real_boot() -> Result<()> {
     let guid = job.machine.exec_ok("zpool get -Hp -o value guid tank")?;
     job.arm()?;
     job.machine.exec_ok(PAUSE)?;
-    job.machine.exec_ok("sgdisk -c 1:EFI-renamed /dev/vda && sync")?;
+    job.machine
+        .exec_ok("sgdisk -c 1:EFI-renamed /dev/vda && sync")?;
     job.machine.power_off(Deadline::secs(BOOT))?;
-    let machine = job.machine.start_again(|options| options.log_writes = true)?;
+    let machine = job
+        .machine
+        .start_again(|options| options.log_writes = true)?;
     let job = Job { machine };
-    job.machine.wait_serial("LAB-PAUSED", Deadline::secs(BOOT))?;
+    job.machine
+        .wait_serial("LAB-PAUSED", Deadline::secs(BOOT))?;
     let log = read_write_log(&job.machine.write_log())?;
     assert_only_root(&job, &log)?;
     job.machine.exec_ok("touch /run/go")?;
     job.machine.wait_boot(Deadline::secs(BOOT))?;
-    job.assert_unit("repave-boot.service", "ExecMainStatus", &EXIT_REFUSED.to_string())?;
+    job.assert_unit(
+        "repave-boot.service",
+        "ExecMainStatus",
+        &EXIT_REFUSED.to_string(),
+    )?;
     let report = job.report()?;
     let Verdict::Refused(refusal) = &report.outcome else {
         anyhow::bail!("the verdict is {:?}", report.outcome);
@@ -226,19 +270,28 @@ pub(super) fn at_a_real_boot() -> Result<()> {
         job.machine.exec_ok("zpool get -Hp -o value guid tank")? == guid,
         "the pool is another one"
     );
-    job.machine.wait_active("k3s-agent.service", Deadline::secs(120))?;
-    job.assert_prints("k run --rm --snapshotter zfs docker.io/library/lab:1 kept", "hello from layer 2")?;
+    job.machine
+        .wait_active("k3s-agent.service", Deadline::secs(120))?;
+    job.assert_prints(
+        "k run --rm --snapshotter zfs docker.io/library/lab:1 kept",
+        "hello from layer 2",
+    )?;
     job.throw_away()
 }
 
 fn assert_only_root(job: &Job, log: &[crate::vm::LoggedWrite]) -> Result<()> {
     let read = |what: &str| -> Result<u64> {
-        let text = job.machine.exec_ok(&format!("cat /sys/block/vda/vda3/{what}"))?;
+        let text = job
+            .machine
+            .exec_ok(&format!("cat /sys/block/vda/vda3/{what}"))?;
         Ok(text.trim().parse()?)
     };
     let (start, size) = (read("start")?, read("size")?);
     let writes: Vec<_> = log.iter().filter(|entry| entry.count > 0).collect();
-    ensure!(!writes.is_empty(), "no write was logged at all, not even of the journal");
+    ensure!(
+        !writes.is_empty(),
+        "no write was logged at all, not even of the journal"
+    );
     for entry in writes {
         ensure!(
             entry.sector >= start && entry.sector + entry.count <= start + size,

@@ -85,9 +85,14 @@ pub(super) fn imported_before() -> Result<()> {
 
     job.arm_and_reboot()?;
     let report = job.report()?;
-    ensure!(report.outcome == Verdict::Done, "the verdict is {:?}", report.outcome);
+    ensure!(
+        report.outcome == Verdict::Done,
+        "the verdict is {:?}",
+        report.outcome
+    );
     assert_other(&job)?;
-    job.machine.wait_active("k3s-agent.service", Deadline::secs(120))?;
+    job.machine
+        .wait_active("k3s-agent.service", Deadline::secs(120))?;
     job.assert_containers_start("exported")?;
     job.throw_away()
 }
@@ -95,8 +100,12 @@ pub(super) fn imported_before() -> Result<()> {
 fn assert_refused(job: &Job, guid: &str, name: &str) -> Result<()> {
     job.arm()?;
     job.machine.reboot(Deadline::secs(BOOT))?;
-    job.assert_unit("repave-boot.service", "ExecMainStatus", &EXIT_REFUSED.to_string())
-        .with_context(|| job.console_tail())?;
+    job.assert_unit(
+        "repave-boot.service",
+        "ExecMainStatus",
+        &EXIT_REFUSED.to_string(),
+    )
+    .with_context(|| job.console_tail())?;
     let report = job.report()?;
     match &report.outcome {
         Verdict::Refused(refusal) if refusal.name() == name => {}
@@ -107,6 +116,7 @@ fn assert_refused(job: &Job, guid: &str, name: &str) -> Result<()> {
         "the pool is another one"
     );
     assert_other(job)?;
-    job.machine.wait_active("k3s-agent.service", Deadline::secs(120))?;
+    job.machine
+        .wait_active("k3s-agent.service", Deadline::secs(120))?;
     job.machine.exec_ok("repave-agent disarm").map(drop)
 }

@@ -13,18 +13,30 @@ pub(super) fn without_clear() -> Result<()> {
     job.write_policy(&format!("{POLICY}\n[containerd]\nclear = \"none\"\n"))?;
     job.arm_and_reboot()?;
     let report = job.report()?;
-    ensure!(report.outcome == Verdict::Done, "the verdict is {:?}", report.outcome);
-    ensure!(report.steps.len() == 4, "{} steps were done", report.steps.len());
+    ensure!(
+        report.outcome == Verdict::Done,
+        "the verdict is {:?}",
+        report.outcome
+    );
+    ensure!(
+        report.steps.len() == 4,
+        "{} steps were done",
+        report.steps.len()
+    );
     // containerd's own words, measured with 1.7.24: the parent of the image's top
     // snapshot is in its database and not in the snapshotter's.
-    let run = job.machine.exec("k run --rm --snapshotter zfs docker.io/library/lab:1 trap")?;
+    let run = job
+        .machine
+        .exec("k run --rm --snapshotter zfs docker.io/library/lab:1 trap")?;
     let said = format!("{}{}", run.stdout, run.stderr);
     ensure!(
         run.rc != 0 && said.contains("failed to prepare extraction snapshot"),
         "a container was expected to fail; it ended with {} and {said:?}",
         run.rc
     );
-    let pod = job.machine.exec("cri run trap-pod docker.io/library/lab:1")?;
+    let pod = job
+        .machine
+        .exec("cri run trap-pod docker.io/library/lab:1")?;
     let said = format!("{}{}", pod.stdout, pod.stderr);
     ensure!(
         pod.rc != 0 && said.contains("missing parent"),

@@ -28,6 +28,7 @@ mod worker;
 mod write_log;
 
 pub use bed::{Bed, IMAGES, Image, StartOptions, target_folder};
+pub use cache::folder as cache_folder;
 pub use clock::rtc_base;
 pub use command::Run;
 pub use deadline::Deadline;

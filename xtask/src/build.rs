@@ -13,10 +13,15 @@ pub fn run() -> Result<()> {
     build()?;
     for (_, name) in PRODUCTS {
         let path = dist().join(name);
-        let size = fs::metadata(&path).with_context(|| format!("look at {name}"))?.len();
+        let size = fs::metadata(&path)
+            .with_context(|| format!("look at {name}"))?
+            .len();
         println!("{:>10} bytes  {}", size, path.display());
         if name == "repave-boot" {
-            ensure!(size < BOOT_LIMIT, "{name} has {size} bytes, {BOOT_LIMIT} at most");
+            ensure!(
+                size < BOOT_LIMIT,
+                "{name} has {size} bytes, {BOOT_LIMIT} at most"
+            );
         }
     }
     Ok(())

@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod build;
+mod check;
+mod demo;
 mod suite;
+mod test;
 mod vm;
 
 #[derive(Parser)]
@@ -17,6 +20,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Set up this machine and do the main job in a VM, with everything shown.
+    Demo,
+    /// Set up this machine and run all tests.
+    Test {
+        /// Leave out the VM.
+        #[arg(long)]
+        fast: bool,
+    },
+    /// Format, lints, unit tests, documents, licences, walls and sizes.
+    Check,
     /// Build the products into target/dist.
     Build,
     /// The lab: a virtual worker to try things on.
@@ -26,6 +39,16 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Demo => demo::run().map(|()| ExitCode::SUCCESS),
+        Command::Test { fast } => {
+            let depth = if fast {
+                test::Depth::Fast
+            } else {
+                test::Depth::Whole
+            };
+            test::run(depth).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Check => check::run().map(|()| ExitCode::SUCCESS),
         Command::Build => build::run().map(|()| ExitCode::SUCCESS),
         Command::Vm(vm) => vm::run(vm),
     };

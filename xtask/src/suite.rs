@@ -22,7 +22,11 @@ pub fn run(names: &[String]) -> Result<()> {
     let outcomes = run_cases(&cases);
     println!();
     for outcome in &outcomes {
-        let word = if outcome.failure.is_none() { "ok" } else { "FAILED" };
+        let word = if outcome.failure.is_none() {
+            "ok"
+        } else {
+            "FAILED"
+        };
         println!("{word:>8}  {:>4} s  {}", outcome.seconds, outcome.name);
     }
     let failed = outcomes.iter().filter(|o| o.failure.is_some()).count();
