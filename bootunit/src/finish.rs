@@ -20,7 +20,7 @@ use crate::cache_file;
 use crate::cleanup;
 use crate::host::{Host, HostError};
 use crate::recovery::{find_intent, take_notice_down};
-use crate::report::done_report;
+use crate::report::{boot_id, done_report};
 use crate::run::stopped;
 use crate::state_dir::{Journal, StateDir, write_report};
 use crate::steps::CLEARED;
@@ -49,7 +49,7 @@ pub fn finish(host: &dyn Host, state: &StateDir) -> Result<Finished, HostError> 
         Err(stop) => return Ok(Finished::Stopped(stop)),
     };
     let not_ready = |found: String| Stop::NotReady { found };
-    let boot = host.survey()?.host.map(|h| h.boot_id);
+    let boot = boot_id(host)?;
     let journal = Journal::open(host, state, &intent.run_id).map_err(|e| not_ready(chain(&e)));
     let (Some(boot), Ok(journal)) = (boot, journal) else {
         return Ok(Finished::NotYet);
