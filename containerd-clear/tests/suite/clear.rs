@@ -196,6 +196,45 @@ fn clearing_goes_on_after_a_power_cut_anywhere() {
     }
 }
 
+/// The database says what there is to do: it must be the old one until all else is done.
+#[test]
+fn a_move_that_fails_leaves_the_question_and_is_called_unfinished() {
+    let dir = root("1.7.24");
+    let request = request(dir.path());
+    let old = fs::read(database_path(&request.root)).unwrap();
+    let in_the_way = dir.path().join(".repave-aside-test");
+    fs::write(&in_the_way, b"").unwrap();
+    let err = clear(&request).unwrap_err();
+    assert!(err.changed(), "{err:?}");
+    assert_eq!(fs::read(database_path(&request.root)).unwrap(), old);
+    assert_eq!(state(&request).unwrap(), StepState::Before);
+    fs::remove_file(&in_the_way).unwrap();
+    assert_eq!(clear(&request).unwrap().outcome, Outcome::Changed);
+    assert_eq!(state(&request).unwrap(), StepState::After);
+}
+
+#[test]
+fn what_fails_before_the_first_change_changes_nothing() {
+    let dir = root("1.7.24");
+    let request = request(dir.path());
+    // No copy of the old database, no clearing.
+    fs::write(&request.keep_dir, b"").unwrap();
+    let before = tree(dir.path());
+    let err = clear(&request).unwrap_err();
+    assert!(matches!(err, ClearError::Keep { .. }), "{err:?}");
+    assert!(!err.changed());
+    assert_eq!(tree(dir.path()), before);
+    fs::remove_file(&request.keep_dir).unwrap();
+    // No room for the new one either: its name is a directory.
+    let beside = database_path(&request.root).with_file_name(".meta.db.repave");
+    fs::create_dir(&beside).unwrap();
+    let before = tree(&request.root);
+    let err = clear(&request).unwrap_err();
+    assert!(matches!(err, ClearError::Rewrite(_)), "{err:?}");
+    assert!(!err.changed());
+    assert_eq!(tree(&request.root), before);
+}
+
 #[test]
 fn a_damaged_database_is_set_aside_and_blocks_nothing() {
     let whole = captured("1.7.24/meta.db.gz");
