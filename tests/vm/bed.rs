@@ -98,10 +98,31 @@ impl Bed {
     pub fn ensure(order: Order) -> Result<Bed> {
         let progress = Progress::start();
         host::check()?;
+        if tree::is_kept()? {
+            // Without the lock, so that a finished bed need not wait for another's build.
+            let tree = tree::ensure(&progress)?;
+            if let Some(modules) = modules::kept(&tree)? {
+                let mut bed = Bed::of(&tree, &modules, order)?;
+                if worker::saved(&bed).disk.exists() {
+                    bed.accel = accel::choose(&bed.kernel(), &bed.initrd(), &progress)?;
+                    return Ok(bed);
+                }
+            }
+        }
         let _lock = cache::lock()?;
         let early = modules::start_early(&progress)?;
         let tree = tree::ensure(&progress)?;
         let modules = modules::ensure(&tree, early, &progress)?;
+        let mut bed = Bed::of(&tree, &modules, order)?;
+        fs::create_dir_all(&bed.folder)?;
+        bed.make_boot_files(&tree)?;
+        bed.accel = accel::choose(&bed.kernel(), &bed.initrd(), &progress)?;
+        bed.make_base(&tree, &modules, &progress)?;
+        worker::ensure(&bed, &progress)?;
+        Ok(bed)
+    }
+
+    fn of(tree: &Tree, modules: &Path, order: Order) -> Result<Bed> {
         let name = modules
             .file_name()
             .unwrap_or_default()
@@ -113,18 +134,11 @@ impl Bed {
                 .copied()
                 .chain([&*tree.packages, &name]),
         );
-        let folder = cache::folder()?.join("beds").join(key);
-        fs::create_dir_all(&folder)?;
-        let mut bed = Bed {
-            folder,
+        Ok(Bed {
+            folder: cache::folder()?.join("beds").join(key),
             order,
             accel: Accel::Tcg,
-        };
-        bed.make_boot_files(&tree)?;
-        bed.accel = accel::choose(&bed.kernel(), &bed.initrd(), &progress)?;
-        bed.make_base(&tree, &modules, &progress)?;
-        worker::ensure(&bed, &progress)?;
-        Ok(bed)
+        })
     }
 
     /// Removes the beds of other recipes from the cache; gives how many there were.

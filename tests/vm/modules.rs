@@ -29,10 +29,15 @@ pub fn start_early(progress: &Progress) -> Result<Option<Early>> {
     Ok(Some(Early(std::thread::spawn(build))))
 }
 
+/// The folder with the modules for `tree`, if they are kept.
+pub fn kept(tree: &Tree) -> Result<Option<PathBuf>> {
+    let path = path(tree)?;
+    Ok(path.is_dir().then_some(path))
+}
+
 /// The folder with the modules for `tree`: kept, finished early, or built now.
 pub fn ensure(tree: &Tree, early: Option<Early>, progress: &Progress) -> Result<PathBuf> {
-    let path = folder()?.join(format!("{}_{}", tree.kernel, tree.zfs));
-    if path.is_dir() {
+    if let Some(path) = kept(tree)? {
         return Ok(path);
     }
     let builder = match early {
@@ -48,6 +53,7 @@ pub fn ensure(tree: &Tree, early: Option<Early>, progress: &Progress) -> Result<
             build()?
         }
     };
+    let path = path(tree)?;
     let part = cache::part(&path)?;
     fs::create_dir(&part)?;
     for module in MODULES {
@@ -81,6 +87,10 @@ pub fn ensure(tree: &Tree, early: Option<Early>, progress: &Progress) -> Result<
     cache::remove(&builder)?;
     progress.done("the ZFS module is built");
     Ok(path)
+}
+
+fn path(tree: &Tree) -> Result<PathBuf> {
+    Ok(folder()?.join(format!("{}_{}", tree.kernel, tree.zfs)))
 }
 
 fn folder() -> Result<PathBuf> {
