@@ -472,3 +472,86 @@ pub fn plain(text: &str) -> String {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::{BlockSize, Bytes, Extent, Guid, Lba, PartNo};
+
+    fn part(number: u32, name: &str, first: u64, last: u64) -> Touched {
+        Touched {
+            number: PartNo(number),
+            name: name.to_owned(),
+            type_guid: Guid::UNUSED,
+            guid: Guid::UNUSED,
+            extent: Extent {
+                first: Lba(first),
+                last: Lba(last),
+            },
+            holds: String::new(),
+        }
+    }
+
+    fn bar_of(parts: &[Touched]) -> Option<String> {
+        let disk = PlanDisk {
+            name: "disk".to_owned(),
+            serial: None,
+            wwn: None,
+            size: Bytes(512 * 10_000),
+            block: BlockSize(512),
+            guid: Guid::UNUSED,
+        };
+        bar(&disk, parts, |_| '-')
+    }
+
+    #[test]
+    fn a_bar_is_to_scale_and_always_as_wide() {
+        let half = [part(1, "a", 0, 4999), part(2, "b", 5000, 9999)];
+        let run = "-".repeat(18);
+        let expected = format!("|{run} p1 a {run}-|{run}- p2 b {run}-|");
+        assert_eq!(bar_of(&half).unwrap(), expected);
+        // Free space shows from a hundredth of the disk on.
+        let gap = bar_of(&[part(1, "a", 100, 4999), part(2, "b", 5101, 9999)]).unwrap();
+        assert_eq!(gap.matches('.').count(), 3, "{gap}");
+        for n in 1..=21u64 {
+            let parts: Vec<Touched> = (0..n)
+                .map(|i| part(i as u32 + 1, "x", i * 400, i * 400 + 399))
+                .collect();
+            let text = bar_of(&parts).unwrap();
+            assert_eq!(text.chars().count(), BAR, "{n}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_disk_of_many_partitions_has_no_bar() {
+        let parts: Vec<Touched> = (0..23)
+            .map(|i| part(i as u32 + 1, "x", i * 400, i * 400 + 399))
+            .collect();
+        assert_eq!(bar_of(&parts), None);
+    }
+
+    #[test]
+    fn what_a_terminal_acts_on_is_replaced() {
+        for bad in [
+            '\u{1b}', '\u{7}', '\n', '\u{85}', '\u{202e}', '\u{2066}', '\u{200b}',
+        ] {
+            assert_eq!(plain(&format!("a{bad}b")), "a\u{fffd}b", "{bad:?}");
+        }
+        assert_eq!(plain("\u{e9}\u{4e2d}~"), "\u{e9}\u{4e2d}~");
+        let mut page = Page::default();
+        page.entry("name", "x\u{1b}[2J");
+        assert_eq!(page.text, "name      x\u{fffd}[2J\n");
+    }
+
+    #[test]
+    fn lines_break_between_words_and_a_long_word_is_broken() {
+        assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
+        assert_eq!(
+            wrap("aa bbbbbbbbbbbb c", 5),
+            ["aa", "bbbbb", "bbbbb", "bb c"]
+        );
+        assert_eq!(wrap("", 5), [""]);
+        assert_eq!(cell("abcdef", 4), "abc\u{2026}");
+        assert_eq!(cell("ab", 4), "ab  ");
+    }
+}
