@@ -94,11 +94,13 @@ pub fn run(args: &ArmArgs, now: Now) -> anyhow::Result<u8> {
             false => Then::Wait,
         },
     };
+    tracing::info!(stage = "arm", %run_id, %digest, "stage begins");
     let armed = arm(&files, systemd.as_ref(), &request).inspect_err(|_| {
         // The run's folder stays as evidence; without the mark it would look like an
         // intent that did not run. The error that is shown is the one of arming.
         let _ = mark(&files, &run_id, now);
     })?;
+    tracing::info!(stage = "arm", %run_id, outcome = "armed", "stage ends");
     print(&armed_text(&intent, &armed.binary, args.reboot))?;
     for inhibitor in &armed.inhibitors {
         print(&format!(

@@ -32,7 +32,11 @@ pub fn survey_text(survey: &Survey) -> String {
             lines.push(format!("image      booted {}", digest(&image.booted)));
             lines.push(format!("           staged {}", digest(&image.staged)));
         }
-        lines.push(format!("starters   {}", host.starters.join(", ")));
+        let starters = match host.starters.is_empty() {
+            true => "none".to_owned(),
+            false => host.starters.join(", "),
+        };
+        lines.push(format!("starters   {starters}"));
     }
     survey
         .disks
