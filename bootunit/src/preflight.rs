@@ -269,7 +269,7 @@ fn load_zfs(host: &dyn Host, intent: &Intent) -> Result<(), Refusal> {
             .features
             .iter()
             .map(String::as_str)
-            .filter(|name| !zfs.knows_feature(name))
+            .filter(|name| !known.iter().any(|k| k == name))
             .collect();
         if !unknown.is_empty() {
             return Err(refuse(

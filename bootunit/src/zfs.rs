@@ -60,12 +60,13 @@ pub enum ZfsError {
     /// The module is not loaded.
     #[error("{path} is not there after loading the zfs module")]
     NoModule {
-        /// The file that tells its version.
+        /// What should be there.
         path: &'static str,
     },
 }
 
 const MODULE_VERSION: &str = "/sys/module/zfs/version";
+const FEATURES: &str = "/sys/module/zfs/features.pool";
 
 /// The ZFS programs of this host.
 pub struct Zfs<'a> {
@@ -134,10 +135,14 @@ impl<'a> Zfs<'a> {
         ))
     }
 
-    /// Whether the loaded module knows a feature (OpenZFS `module/zfs/zfs_sysfs.c`).
-    pub fn knows_feature(&self, name: &str) -> bool {
-        let path = format!("/sys/module/zfs/features.pool/{name}");
-        self.host.path_facts(&path).is_ok_and(|facts| facts.exists)
+    /// The short names of the features that the loaded module knows. sysfs lists them by
+    /// their full name, `com.delphix:async_destroy` (OpenZFS `module/zfs/zfs_sysfs.c`,
+    /// `zfs_kobj_add_features`).
+    pub fn known_features(&self) -> Result<Vec<String>, ZfsError> {
+        let full = self.host.list(Path::new(FEATURES))?;
+        let full = full.ok_or(ZfsError::NoModule { path: FEATURES })?;
+        let short = |name: &String| name.rsplit(':').next().map(str::to_owned);
+        Ok(full.iter().filter_map(short).collect())
     }
 
     /// Names and guids of the imported pools.
