@@ -260,6 +260,9 @@ fn load_zfs(host: &dyn Host, intent: &Intent) -> Result<(), Refusal> {
             way_out,
         ));
     }
+    let known = zfs
+        .known_features()
+        .map_err(|e| refuse("the module's features cannot be read", chain(&e), way_out))?;
     for step in &intent.plan.steps {
         let Step::PoolCreate(create) = step else {
             continue;
