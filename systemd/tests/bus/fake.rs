@@ -278,16 +278,7 @@ impl Systemd1 {
             "success" => "done",
             _ => "failed",
         };
-        // Another job's end comes first: only ours may be taken for ours.
-        let other = ObjectPath::try_from("/org/freedesktop/systemd1/job/6").unwrap();
-        Self::job_removed(
-            &emitter,
-            6,
-            other.into(),
-            "ssh.service".into(),
-            "failed".into(),
-        )
-        .await?;
+        Self::other_job(&emitter).await?;
         Self::job_removed(&emitter, 7, job(), name, result.into()).await?;
         Ok(job())
     }
@@ -303,6 +294,7 @@ impl Systemd1 {
             "good.service" => "done",
             _ => "failed",
         };
+        Self::other_job(&emitter).await?;
         Self::job_removed(&emitter, 7, job(), name, result.into()).await?;
         Ok(job())
     }
@@ -329,6 +321,15 @@ impl Systemd1 {
         unit: String,
         result: String,
     ) -> zbus::Result<()>;
+}
+
+impl Systemd1 {
+    /// The end of somebody else's job: only our own may be taken for ours.
+    async fn other_job(emitter: &SignalEmitter<'_>) -> zbus::Result<()> {
+        let other = ObjectPath::try_from("/org/freedesktop/systemd1/job/6").unwrap();
+        let unit = "ssh.service".to_owned();
+        Self::job_removed(emitter, 6, other.into(), unit, "canceled".into()).await
+    }
 }
 
 struct Service {
