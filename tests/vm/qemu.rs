@@ -74,8 +74,7 @@ pub fn start(start: &Start) -> Result<Child> {
     let mut add = |text: String| args.push(text.into());
     add("-append".into());
     add(format!(
-        "console=ttyS0 root=/dev/vda3 rw quiet loglevel=4 panic=-1 mitigations=off \
-         systemd.ssh_auto=no {}",
+        "console=ttyS0 root=/dev/vda3 rw quiet loglevel=4 panic=-1 mitigations=off {}",
         start.append
     ));
     if start.no_reboot {
