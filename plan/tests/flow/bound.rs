@@ -126,6 +126,11 @@ fn the_disk_is_found_by_identity_and_a_copy_is_never_ignored() {
         serial: Some("CLONE".to_owned()),
         ..renamed(disk(), "sdb")
     };
+    // The disk of the serial with another table, while another disk carries the known one.
+    let rewritten = || Disk {
+        table: stranger().table,
+        ..disk()
+    };
     let blank = || Disk {
         table: TableFound::None,
         ..stranger()
@@ -154,6 +159,12 @@ fn the_disk_is_found_by_identity_and_a_copy_is_never_ignored() {
             "with a clone of its table",
             &known,
             vec![disk(), clone()],
+            Err("several-disks"),
+        ),
+        (
+            "its table is on another disk",
+            &known,
+            vec![rewritten(), clone()],
             Err("several-disks"),
         ),
         (
