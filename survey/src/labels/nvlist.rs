@@ -419,6 +419,14 @@ mod tests {
                     size: 0x7fff_fffc,
                 },
             ),
+            (
+                44,
+                &[0, 0, 0, 34],
+                NvError::PairSize {
+                    offset: 44,
+                    size: 34,
+                },
+            ),
             (44, &[0, 0, 0, 8], NvError::Short { offset: 52 }),
             (52, &[0xff; 4], NvError::Short { offset: 56 }),
             (

@@ -259,6 +259,9 @@ fn what_is_left_of_a_label_is_a_remnant_until_nothing_is_left() {
     stray[CONFIG_START..CONFIG_START + 4].copy_from_slice(&[1, 0, 0, 0]);
     assert_eq!(parse_label(&stray, 0).verdict, Verdict::Clear);
     assert_eq!(parse_label(&stray[..300], 0).verdict, Verdict::Clear);
+    // Nor when what follows is no list.
+    stray[CONFIG_START + 7] = 9;
+    assert_eq!(parse_label(&stray, 0).verdict, Verdict::Clear);
 }
 
 /// Disk of the cases: root, a dead partition, the pool behind it.
