@@ -14,6 +14,8 @@ pub mod label_clear;
 pub mod lock;
 #[doc(hidden)]
 pub mod model_disk;
+#[doc(hidden)]
+pub mod model_host;
 mod preflight;
 pub mod real_host;
 mod recovery;
