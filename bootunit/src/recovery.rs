@@ -6,6 +6,7 @@ use std::path::Path;
 use repave_plan::chain::chain;
 use repave_plan::intent::{Intent, open};
 use repave_plan::journal::attempts;
+use repave_plan::report::{Report, Verdict};
 use repave_plan::stop::Stop;
 use repave_plan::units::RunId;
 
@@ -26,7 +27,7 @@ pub enum Attempts {
 ///
 /// The run's own copy and `intent.json` are the same bytes; whichever is whole is
 /// used. When `changed` itself cannot be read, the only run that has a journal and no
-/// final report is meant; two of them are a doubt.
+/// final report is meant; two of them are a doubt. The report of a stop is not final.
 pub(crate) fn find_intent(
     host: &dyn Host,
     state: &StateDir,
@@ -61,11 +62,8 @@ fn only_open_run(host: &dyn Host, state: &StateDir) -> Result<Option<RunId>, Hos
         let Ok(run) = name.parse::<RunId>() else {
             continue;
         };
-        let has = |file| {
-            host.read(&state.run_file(&run, file))
-                .map(|bytes| bytes.is_some())
-        };
-        if has(JOURNAL)? && !has(REPORT)? {
+        let read = |file| host.read(&state.run_file(&run, file));
+        if read(JOURNAL)?.is_some() && read(REPORT)?.is_none_or(|report| !is_final(&report)) {
             open_runs.push(run);
         }
     }
@@ -73,6 +71,13 @@ fn only_open_run(host: &dyn Host, state: &StateDir) -> Result<Option<RunId>, Hos
         [run] => Some(run.clone()),
         _ => None,
     })
+}
+
+/// Whether a report closes its run: that of a stop does not, and neither does one that
+/// cannot be read.
+fn is_final(report: &[u8]) -> bool {
+    serde_json::from_slice::<Report>(report)
+        .is_ok_and(|report| !matches!(report.outcome, Verdict::Stopped(_)))
 }
 
 /// Whether the run may be tried once more.
