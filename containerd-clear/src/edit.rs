@@ -45,6 +45,7 @@ fn forget_losses(namespace: &mut Bucket<'_>, snapshotter: &str, loss: &Namespace
     for (kind, ids) in [
         (&b"containers"[..], &loss.containers),
         (b"sandboxes", &loss.sandboxes),
+        (b"leases", &loss.leases),
     ] {
         if let Some(records) = namespace.bucket_mut(kind) {
             records.retain(|id, _| std::str::from_utf8(id).map_or(true, |id| !ids.contains(id)));

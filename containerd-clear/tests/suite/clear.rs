@@ -311,14 +311,17 @@ fn an_unknown_schema_is_refused_and_nothing_is_changed() {
 #[test]
 fn a_running_containerd_is_refused_and_nothing_is_changed() {
     let dir = root("1.7.24");
-    for mode in [ClearMode::Snapshots, ClearMode::All] {
+    // Bolt takes an exclusive lock to write and a shared one to read; neither is tolerated.
+    let exclusive = nix::fcntl::FlockArg::LockExclusive;
+    let shared = nix::fcntl::FlockArg::LockShared;
+    for (mode, held) in [(ClearMode::Snapshots, shared), (ClearMode::All, exclusive)] {
         let request = ClearRequest {
             mode,
             ..request(dir.path())
         };
         let before = tree(dir.path());
         let file = fs::File::open(database_path(&request.root)).unwrap();
-        let lock = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap();
+        let lock = nix::fcntl::Flock::lock(file, held).unwrap();
         match clear(&request) {
             Err(ClearError::Lock(LockError::Held { holders, .. })) => {
                 assert_eq!(holders, [std::process::id()]);
@@ -497,6 +500,11 @@ fn a_sandbox_stays_only_with_a_container_of_its_own_elsewhere() {
             sandboxes.insert(id, bolt::Item::Bucket(record));
         }
         namespace.insert(b"sandboxes", bolt::Item::Bucket(sandboxes));
+        // As containerd 2.1.9's CRI does: a lease of the sandbox's id, without expiry.
+        let leases = namespace.bucket_mut(b"leases").unwrap();
+        for id in ids {
+            leases.insert(id, bolt::Item::Bucket(Bucket::default()));
+        }
     }
     let bytes = repave_containerd_clear::encode::encode(&database).unwrap();
     fs::write(database_path(&request.root), bytes).unwrap();
@@ -518,4 +526,8 @@ fn a_sandbox_stays_only_with_a_container_of_its_own_elsewhere() {
     let left: Vec<&String> = after.namespaces["default"].sandboxes.iter().collect();
     assert_eq!(left, ["made-native"]);
     assert!(after.namespaces["k8s.io"].sandboxes.is_empty());
+    let leases: Vec<&String> = after.namespaces["default"].leases.iter().collect();
+    assert_eq!(leases, ["held", "made-native"]);
+    assert!(!after.namespaces["k8s.io"].leases.contains("made"));
+    assert_eq!(after.namespaces["k8s.io"].leases.len(), 1);
 }

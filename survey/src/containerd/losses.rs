@@ -18,6 +18,9 @@ pub struct NamespaceLosses {
     pub containers: BTreeSet<String>,
     /// Sandboxes: all but those whose own container is on another snapshotter.
     pub sandboxes: BTreeSet<String>,
+    /// Leases of these sandboxes: containerd 2's CRI makes one per sandbox, with the sandbox's
+    /// id and no expiry, and removes it with the sandbox only.
+    pub leases: BTreeSet<String>,
     /// Number of snapshots that leases hold.
     pub leased: u64,
 }
@@ -28,6 +31,7 @@ impl NamespaceLosses {
         self.snapshots == 0
             && self.containers.is_empty()
             && self.sandboxes.is_empty()
+            && self.leases.is_empty()
             && self.leased == 0
     }
 }
@@ -53,11 +57,14 @@ fn namespace_losses(namespace: &Namespace, snapshotter: &str) -> NamespaceLosses
     };
     let containers = namespace.containers.keys().filter(|id| on_it(id));
     let sandboxes = namespace.sandboxes.iter().filter(|id| !elsewhere(id));
+    let sandboxes: BTreeSet<String> = sandboxes.cloned().collect();
+    let leases = namespace.leases.intersection(&sandboxes);
     NamespaceLosses {
         namespace: String::new(),
         snapshots: count(&namespace.snapshots),
         containers: containers.cloned().collect(),
-        sandboxes: sandboxes.cloned().collect(),
+        leases: leases.cloned().collect(),
+        sandboxes,
         leased: count(&namespace.leased),
     }
 }

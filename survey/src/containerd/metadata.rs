@@ -52,6 +52,8 @@ pub struct Namespace {
     pub sandboxes: BTreeSet<String>,
     /// Number of snapshots per snapshotter.
     pub snapshots: BTreeMap<String, u64>,
+    /// Leases by id.
+    pub leases: BTreeSet<String>,
     /// Number of snapshots that leases hold, per snapshotter.
     pub leased: BTreeMap<String, u64>,
 }
@@ -130,9 +132,10 @@ pub fn parse(database: &Database<'_>) -> Result<Metadata, MetadataError> {
 
 fn parse_namespace(name: &str, bucket: &Bucket<'_>) -> Result<Namespace, MetadataError> {
     let place = |kind: &str| format!("v1/{name}/{kind}");
-    let leases = records(bucket, &[b"leases"]);
+    let mut leases = BTreeSet::new();
     let mut leased = BTreeMap::new();
-    for (_, lease) in leases {
+    for (id, lease) in records(bucket, &[b"leases"]) {
+        leases.insert(text(&place("leases"), id)?);
         for (snapshotter, keys) in records(lease, &[b"snapshots"]) {
             let snapshotter = text(&place("leases"), snapshotter)?;
             *leased.entry(snapshotter).or_insert(0) += keys.entries().len() as u64;
@@ -145,6 +148,7 @@ fn parse_namespace(name: &str, bucket: &Bucket<'_>) -> Result<Namespace, Metadat
     }
     let mut namespace = Namespace {
         snapshots,
+        leases,
         leased,
         ..Namespace::default()
     };
