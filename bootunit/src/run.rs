@@ -8,6 +8,7 @@ use repave_plan::bound::find_disk;
 use repave_plan::chain::chain;
 use repave_plan::intent::{Intent, open};
 use repave_plan::journal::{self, Record};
+use repave_plan::policy::Mode;
 use repave_plan::refusal::Refusal;
 use repave_plan::step::Step;
 use repave_plan::stop::Stop;
@@ -257,6 +258,12 @@ fn finish_steps(
             let mut scene = Scene::new(host, state, intent, node);
             run_steps(&mut scene, &mut journal, &boot)
         });
+    if result.is_ok() && intent.plan.mode == Mode::Recreate {
+        let plan = &intent.plan;
+        if let Err(error) = cache_file::forget(host, plan.pool.as_str(), plan.pool_guid) {
+            tracing::warn!(err = %chain(&error), "the old pool stays in the cache file");
+        }
+    }
     match result {
         Ok(()) => Ended::StepsDone,
         Err(stop) => stopped(host, state, Some((intent, sealed)), stop),
