@@ -374,6 +374,28 @@ fn the_first_run_wants_both_copies_old() {
     ));
 }
 
+/// Entries far apart fill two blocks of the shadow; the power went while zeros were
+/// written over it and one of them is left.
+#[test]
+fn a_shadow_half_zeroed_is_finished() {
+    let mut layout = GptLayout::worker(512);
+    layout.parts[1].number = 120;
+    let disk = layout.build();
+    let change = change_for(&disk);
+    let done = committed(&disk, &change);
+    for block in [0, 29] {
+        let mut cut = done.clone();
+        let at = (2 + block) * 512;
+        cut.set(
+            (40 + block) * 512,
+            &change.new_image().head[at as usize..][..512],
+        );
+        assert_eq!(before(&cut, &change), StepState::Before, "block {block}");
+        apply_table(&change, &mut cut).unwrap();
+        assert!(cut == done, "block {block}");
+    }
+}
+
 /// A removed extent serves as the shadow's place when the gap is full: its old
 /// content may be anything, and what a new pool wrote there later is not ours.
 #[test]
