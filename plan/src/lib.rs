@@ -6,6 +6,7 @@ pub mod chain;
 pub mod essence;
 pub mod intent;
 pub mod journal;
+mod names;
 pub mod picture;
 pub mod plan;
 pub mod planner;

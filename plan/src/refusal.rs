@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::names::names;
 use crate::units::{BootId, Bytes, Digest, UnixTime};
 
 /// A refusal: nothing was changed and the node goes on as before.
@@ -196,35 +197,33 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
-    /// The short name, as `docs/recovery.md` lists it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Refusal::NoDisk { .. } => "no-disk",
-            Refusal::SeveralDisks { .. } => "several-disks",
-            Refusal::InUse { .. } => "in-use",
-            Refusal::Table { .. } => "table",
-            Refusal::Partition { .. } => "partition",
-            Refusal::NoShadow { .. } => "no-shadow",
-            Refusal::ForeignLabel { .. } => "foreign-label",
-            Refusal::Pool { .. } => "pool",
-            Refusal::Dataset { .. } => "dataset",
-            Refusal::Host { .. } => "host",
-            Refusal::Containerd { .. } => "containerd",
-            Refusal::Incomplete { .. } => "incomplete",
-            Refusal::IntentDamaged { .. } => "intent-damaged",
-            Refusal::NewerFormat { .. } => "newer-format",
-            Refusal::OtherMachine { .. } => "other-machine",
-            Refusal::SameBoot { .. } => "same-boot",
-            Refusal::Stale { .. } => "stale",
-            Refusal::ClockBeforeArming { .. } => "clock-before-arming",
-            Refusal::OtherImage { .. } => "other-image",
-            Refusal::AlreadyRun { .. } => "already-run",
-            Refusal::FactChanged { .. } => "fact-changed",
-            Refusal::NotApproved { .. } => "not-approved",
-        }
-    }
+names! {
+    Refusal:
+    NoDisk => "no-disk",
+    SeveralDisks => "several-disks",
+    InUse => "in-use",
+    Table => "table",
+    Partition => "partition",
+    NoShadow => "no-shadow",
+    ForeignLabel => "foreign-label",
+    Pool => "pool",
+    Dataset => "dataset",
+    Host => "host",
+    Containerd => "containerd",
+    Incomplete => "incomplete",
+    IntentDamaged => "intent-damaged",
+    NewerFormat => "newer-format",
+    OtherMachine => "other-machine",
+    SameBoot => "same-boot",
+    Stale => "stale",
+    ClockBeforeArming => "clock-before-arming",
+    OtherImage => "other-image",
+    AlreadyRun => "already-run",
+    FactChanged => "fact-changed",
+    NotApproved => "not-approved",
+}
 
+impl Refusal {
     /// What a person does about it: one sentence.
     pub fn way_out(&self) -> String {
         match self {

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::names::names;
 use crate::step::StepName;
 
 /// Why the run stopped; the disk may be half-way.
@@ -73,22 +74,20 @@ pub enum Stop {
     },
 }
 
-impl Stop {
-    /// The short name, as `docs/recovery.md` lists it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Stop::Neither { .. } => "neither",
-            Stop::StepFailed { .. } => "step-failed",
-            Stop::NotProved { .. } => "not-proved",
-            Stop::KernelStale { .. } => "kernel-stale",
-            Stop::DiskLost { .. } => "disk-lost",
-            Stop::IntentLost { .. } => "intent-lost",
-            Stop::AttemptsUsedUp { .. } => "attempts-used-up",
-            Stop::Environment { .. } => "environment",
-            Stop::NotReady { .. } => "not-ready",
-        }
-    }
+names! {
+    Stop:
+    Neither => "neither",
+    StepFailed => "step-failed",
+    NotProved => "not-proved",
+    KernelStale => "kernel-stale",
+    DiskLost => "disk-lost",
+    IntentLost => "intent-lost",
+    AttemptsUsedUp => "attempts-used-up",
+    Environment => "environment",
+    NotReady => "not-ready",
+}
 
+impl Stop {
     /// The one command that goes on from here.
     pub fn command(&self) -> &'static str {
         match self {
