@@ -1,6 +1,8 @@
 //! The suites that need more than one crate. Each folder is one suite.
 
 pub mod crash;
+#[cfg(test)]
+mod deadlines;
 pub mod products;
 pub mod suite;
 #[cfg(test)]

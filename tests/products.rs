@@ -43,7 +43,16 @@ pub fn build() -> Result<()> {
     // each time.
     let folder = workspace().join("target/products");
     let mut cargo = Run::new("cargo")
-        .args(["build", "--profile", "dist", "--locked", "--target", &triple, "--config", &flags])
+        .args([
+            "build",
+            "--profile",
+            "dist",
+            "--locked",
+            "--target",
+            &triple,
+            "--config",
+            &flags,
+        ])
         .env("CARGO_TARGET_DIR", &folder);
     for (package, _) in PRODUCTS {
         cargo = cargo.args(["--package", package]);

@@ -68,7 +68,9 @@ fn without(bytes: &[u8], pool: &str, guid: PoolGuid) -> Option<Vec<u8>> {
 
 fn encoded_size(bytes: &[u8], at: usize) -> Option<usize> {
     let raw: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
-    usize::try_from(u32::from_be_bytes(raw)).ok().filter(|size| *size > 0)
+    usize::try_from(u32::from_be_bytes(raw))
+        .ok()
+        .filter(|size| *size > 0)
 }
 
 #[cfg(test)]
@@ -97,7 +99,12 @@ mod tests {
         body.extend(1u32.to_be_bytes());
         body.extend(value);
         let size = (body.len() + 8) as u32;
-        [size.to_be_bytes().to_vec(), size.to_be_bytes().to_vec(), body].concat()
+        [
+            size.to_be_bytes().to_vec(),
+            size.to_be_bytes().to_vec(),
+            body,
+        ]
+        .concat()
     }
 
     #[test]
@@ -106,7 +113,10 @@ mod tests {
         let rest = without(&all, "tank", PoolGuid(9)).unwrap();
         assert_eq!(rest, packed(&[("other", 7), ("zoo", 8)]));
         assert_eq!(without(&rest, "tank", PoolGuid(9)), None);
-        assert_eq!(without(&packed(&[("tank", 9)]), "tank", PoolGuid(9)), Some(Vec::new()));
+        assert_eq!(
+            without(&packed(&[("tank", 9)]), "tank", PoolGuid(9)),
+            Some(Vec::new())
+        );
     }
 
     #[test]
@@ -114,7 +124,11 @@ mod tests {
         let all = packed(&[("other", 7), ("tank", 10)]);
         assert_eq!(without(&all, "tank", PoolGuid(9)), None);
         for cut in 0..all.len() {
-            assert_eq!(without(&all[..cut], "tank", PoolGuid(10)), None, "cut at {cut}");
+            assert_eq!(
+                without(&all[..cut], "tank", PoolGuid(10)),
+                None,
+                "cut at {cut}"
+            );
         }
         assert_eq!(without(b"", "tank", PoolGuid(9)), None);
     }

@@ -5,6 +5,7 @@
 mod args;
 mod log;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use repave_boot::by_hand::{Resumed, resume};
@@ -60,11 +61,17 @@ fn act(args: &Args, host: &RealHost, state: &StateDir) -> Result<u8, AnyError> {
         _ => None,
     };
     match args.verb {
-        Verb::Run => Ok(match run(host, state, Attempts::Limited)? {
-            Ended::NothingArmed | Ended::StepsDone => EXIT_DONE,
-            Ended::Refused(_) => EXIT_REFUSED,
-            Ended::Stopped(_) => EXIT_STOPPED,
-        }),
+        Verb::Run => {
+            let ended = run(host, state, Attempts::Limited)?;
+            if ended != Ended::NothingArmed {
+                say_memory(host);
+            }
+            Ok(match ended {
+                Ended::NothingArmed | Ended::StepsDone => EXIT_DONE,
+                Ended::Refused(_) => EXIT_REFUSED,
+                Ended::Stopped(_) => EXIT_STOPPED,
+            })
+        }
         Verb::Finish => Ok(match finish(host, state)? {
             Finished::NothingBegun | Finished::Done => EXIT_DONE,
             Finished::NotYet | Finished::Stopped(_) => EXIT_STOPPED,
@@ -102,6 +109,19 @@ fn act(args: &Args, host: &RealHost, state: &StateDir) -> Result<u8, AnyError> {
         }
         Verb::Labels => args::labels(args),
         Verb::Help | Verb::Version => Ok(EXIT_DONE),
+    }
+}
+
+/// The most memory this program had at any time (Linux `proc_pid_status(5)`, VmHWM).
+fn say_memory(host: &RealHost) {
+    let status = host
+        .read(Path::new("/proc/self/status"))
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    if let Some(peak) = status.lines().find_map(|line| line.strip_prefix("VmHWM:")) {
+        host.say(&format!("peak memory: {}", peak.trim()));
     }
 }
 

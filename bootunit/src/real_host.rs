@@ -34,11 +34,11 @@ use crate::wait;
 const MAX_READ: u64 = 32 * 1024 * 1024;
 
 /// How long udev may hold the disk's lock.
-const LOCK_LIMIT: Duration = Duration::from_secs(60);
+pub const LOCK_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a partition that something has open is waited for, from the moment the disk
 /// was locked: udev and blkid let go within a second, a person's tool may take longer.
-const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(40);
 
 /// This machine.
 pub struct RealHost {

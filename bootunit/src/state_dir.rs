@@ -76,6 +76,8 @@ pub const JOURNAL: &str = "journal.jsonl";
 pub const REPORT: &str = "report.json";
 /// The name of a run's copy of its sealed intent.
 pub const INTENT_COPY: &str = "intent.json";
+/// The name of the mark that a run was taken back before it ran.
+pub const DISARMED: &str = "disarmed";
 /// The name of a run's copy of `/etc/zfs/zpool.cache`, as it was before the run.
 pub const CACHE_COPY: &str = "zpool.cache";
 /// The names of a run's copies of the partition table, in sgdisk's backup format.

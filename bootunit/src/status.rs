@@ -5,14 +5,14 @@
 use repave_plan::chain::chain;
 use repave_plan::intent::open;
 use repave_plan::journal::{Record, attempts};
-use repave_plan::report::{EXIT_DONE, EXIT_NOT_RUN, EXIT_STOPPED, Report, Verdict};
+use repave_plan::report::{EXIT_DONE, EXIT_NOT_RUN, EXIT_REFUSED, EXIT_STOPPED, Report, Verdict};
 use repave_plan::step::StepName;
 use repave_plan::units::{BootId, RunId};
 use serde::Serialize;
 
 use crate::host::{Host, HostError};
 use crate::recovery::find_intent;
-use crate::state_dir::{INTENT_COPY, Journal, REPORT, StateDir};
+use crate::state_dir::{DISARMED, INTENT_COPY, Journal, REPORT, StateDir};
 
 /// What the state directory says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -39,6 +39,7 @@ impl Status {
         match self.state {
             "stopped" => EXIT_STOPPED,
             "not-run" => EXIT_NOT_RUN,
+            "refused" => EXIT_REFUSED,
             _ => EXIT_DONE,
         }
     }
@@ -192,6 +193,10 @@ fn last_run(host: &dyn Host, state: &StateDir, boot: Option<&BootId>) -> Result<
     // Armed once, no report, and the intent is gone: the boot it was meant for came
     // and went. In the boot that armed it, it was disarmed.
     let sealed = host.read(&state.run_file(&run, INTENT_COPY))?;
+    if host.read(&state.run_file(&run, DISARMED))?.is_some() {
+        status.reason = Some("the last run was disarmed".to_owned());
+        return Ok(status);
+    }
     if let Some(Ok(intent)) = sealed.map(|sealed| open(&sealed))
         && boot != Some(&intent.armed_boot)
     {

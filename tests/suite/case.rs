@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{cuts, gate, main_job, not_run, refusals, second_pool, trap};
+use super::{cuts, gate, main_job, not_run, readme, refusals, second_pool, trap};
 
 /// One case of the suite.
 pub struct Case {
@@ -38,6 +38,11 @@ pub fn all() -> Vec<Case> {
             name: "main-job-dead-first",
             shows: "the whole flow with the dead partition in front, a second pool in the cache",
             run: second_pool::dead_first_with_second_pool,
+        },
+        Case {
+            name: "readme",
+            shows: "the README's commands for a node, run as they stand there",
+            run: readme::commands_for_a_node,
         },
         Case {
             name: "trap",

@@ -104,12 +104,30 @@ pub(super) fn assert_done(job: &Job, order: Order, before: &Before) -> Result<()
         volumes.len() == 2 && volumes.iter().all(|name| name.starts_with("tank/pvc/pvc-")),
         "the volumes lost are {volumes:?}"
     );
+    assert_memory(&job.machine.serial_text()?)?;
     job.machine
         .wait_active("k3s-agent.service", Deadline::secs(120))?;
     ensure!(
         job.machine.exec_ok(IMAGES)? == before.images,
         "the list of images changed"
     );
+    Ok(())
+}
+
+/// What the boot program said of its own memory, against the limit.
+fn assert_memory(console: &str) -> Result<()> {
+    let said = console
+        .lines()
+        .rev()
+        .find_map(|line| line.split("peak memory: ").nth(1));
+    let said = said.context("the console tells no peak memory")?;
+    let kib: u64 = said
+        .trim_end_matches(" kB")
+        .trim()
+        .parse()
+        .with_context(|| said.to_owned())?;
+    println!("the boot program's peak memory: {kib} KiB");
+    ensure!(kib < 16 * 1024, "the boot program had {kib} KiB of memory");
     Ok(())
 }
 

@@ -10,6 +10,7 @@ mod gate;
 mod job;
 mod main_job;
 mod not_run;
+mod readme;
 mod refusals;
 mod second_pool;
 mod trap;

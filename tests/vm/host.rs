@@ -10,7 +10,7 @@ use super::command::{Run, is_installed};
 use super::progress::Progress;
 
 /// A program (or file), the package that brings it, and what it is for.
-const TOOLS: [(&str, &str, &str); 14] = [
+const TOOLS: [(&str, &str, &str); 24] = [
     ("qemu-system-x86_64", "qemu-system-x86", "runs the guests"),
     ("qemu-img", "qemu-utils", "makes their copy-on-write disks"),
     (
@@ -40,6 +40,48 @@ const TOOLS: [(&str, &str, &str); 14] = [
         "carries the private bus of the systemd suite",
     ),
     ("cc", "gcc", "links the Rust programs"),
+    ("parted", "parted", "judges the tables that the tests write"),
+    ("sfdisk", "fdisk", "judges the tables that the tests write"),
+    (
+        "systemd-analyze",
+        "systemd",
+        "judges the order of the units",
+    ),
+    (
+        "mkfs.xfs",
+        "xfsprogs",
+        "makes signatures for the tests to find",
+    ),
+    (
+        "mkfs.btrfs",
+        "btrfs-progs",
+        "makes signatures for the tests to find",
+    ),
+    (
+        "mkfs.f2fs",
+        "f2fs-tools",
+        "makes signatures for the tests to find",
+    ),
+    (
+        "mkfs.ntfs",
+        "ntfs-3g",
+        "makes signatures for the tests to find",
+    ),
+    (
+        "mkfs.exfat",
+        "exfatprogs",
+        "makes signatures for the tests to find",
+    ),
+    (
+        "cryptsetup",
+        "cryptsetup-bin",
+        "makes signatures for the tests to find",
+    ),
+    (
+        "make-bcache",
+        "bcache-tools",
+        "makes signatures for the tests to find",
+    ),
     // Debian 12's first releases came without it.
     (
         "/usr/share/keyrings/debian-archive-trixie-stable.gpg",

@@ -55,6 +55,29 @@ pub fn run() -> Result<()> {
     step("unit tests", || {
         cargo(&["test", "--workspace", "--locked", "--quiet"])
     })?;
+    step("tests that need root, loop devices and mkfs", || {
+        // `--ignored`: a plain `cargo test` by a person without root must not fail.
+        cargo(&[
+            "test",
+            "-p",
+            "repave-boot",
+            "--lib",
+            "--locked",
+            "--",
+            "--ignored",
+            "loop_tests",
+        ])?;
+        cargo(&[
+            "test",
+            "-p",
+            "repave-survey",
+            "--lib",
+            "--locked",
+            "--",
+            "--ignored",
+            "signature",
+        ])
+    })?;
     step("documents", documents)?;
     step("walls between crates", walls)?;
     step("licences, bans and sources", deny)?;

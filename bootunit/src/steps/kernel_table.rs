@@ -15,7 +15,7 @@ use super::scene::Scene;
 
 /// How long udev may take to link the new partition by its PARTUUID: 0.43 s were
 /// measured, and a udev under load may be late.
-const LINK_LIMIT: Duration = Duration::from_secs(60);
+pub const LINK_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn state(scene: &mut Scene, table: &KernelTable) -> Result<StepState, StepError> {
     let block = scene.intent.plan.disk.block;

@@ -13,5 +13,6 @@ mod scene;
 
 pub use containerd_clear::CLEARED;
 pub use dispatch::{StepError, apply, prove, state};
+pub use kernel_table::LINK_LIMIT;
 pub use pool_create::{NewPool, new_pool};
 pub use scene::Scene;
