@@ -15,6 +15,9 @@ use repave_survey::block_io::BlockRead;
 
 use crate::block_io::BlockWrite;
 
+/// A block of the largest size that is all zero, to compare with.
+const ZEROS: [u8; 4096] = [0; 4096];
+
 /// One thing that was done to the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
@@ -82,7 +85,7 @@ impl ModelDisk {
                 None => vec![0; size as usize],
             };
             block[inside..inside + len].copy_from_slice(&rest[..len]);
-            match block.iter().all(|b| *b == 0) {
+            match block[..] == ZEROS[..block.len()] {
                 true => self.blocks.remove(&(at / size)),
                 false => self.blocks.insert(at / size, block.into()),
             };
@@ -134,17 +137,14 @@ impl BlockRead for ModelDisk {
             _ => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
         let size = u64::from(self.block);
-        let mut done = 0;
-        while done < buf.len() {
-            let at = offset + done as u64;
-            let inside = (at % size) as usize;
-            let len = (buf.len() - done).min(size as usize - inside);
-            let into = &mut buf[done..done + len];
-            match self.blocks.get(&(at / size)) {
-                Some(block) => into.copy_from_slice(&block[inside..inside + len]),
-                None => into.fill(0),
-            }
-            done += len;
+        // Most of a disk is empty: only what is there is looked up and copied.
+        buf.fill(0);
+        let end = offset + buf.len() as u64;
+        for (number, block) in self.blocks.range(offset / size..end.div_ceil(size)) {
+            let start = number * size;
+            let (from, to) = (start.max(offset), (start + size).min(end));
+            buf[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&block[(from - start) as usize..(to - start) as usize]);
         }
         Ok(())
     }

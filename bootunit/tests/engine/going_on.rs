@@ -15,6 +15,12 @@ use repave_plan::units::Digest;
 
 use super::worker::*;
 
+/// The next boot ends the run.
+fn assert_done(worker: &Worker) {
+    let ends = worker.boot_through();
+    assert_eq!(ends, (Some(Ended::StepsDone), Some(Finished::Done)));
+}
+
 #[test]
 fn nothing_is_refused_once_changed_is_there() {
     type Row = (&'static str, fn(&Worker));
@@ -77,7 +83,7 @@ fn a_marker_that_names_nobody_means_the_one_run_that_is_open() {
     worker.host.world().fails.clear();
     worker.put(worker.state.changed(), b"");
     worker.reboot();
-    assert_eq!(worker.boot_through().1, Some(Finished::Done));
+    assert_done(&worker);
 
     // A run that was refused is not.
     let worker = armed(512).begun();
@@ -146,7 +152,7 @@ fn what_is_done_is_found_done_and_not_done_again() {
     assert_eq!(worker.run(), Ended::StepsDone);
     let pools = worker.pools_on_disk();
     worker.reboot();
-    assert_eq!(worker.boot_through().1, Some(Finished::Done));
+    assert_done(&worker);
     let outcomes: Vec<(StepName, Outcome)> = worker
         .records()
         .iter()
@@ -191,7 +197,53 @@ fn labels_that_were_never_written_out_are_cleared_and_the_pool_is_made() {
     let device = new_device(&worker);
     worker.host.world().has_unborn_pool("tank", 600, &device);
     assert_eq!(worker.pools_on_disk(), [600]);
-    assert_eq!(worker.boot_through().1, Some(Finished::Done));
+    assert_done(&worker);
+    assert_eq!(worker.pools_on_disk(), [9001]);
+}
+
+#[test]
+fn labels_without_an_uberblock_of_their_group_are_not_a_pool_yet() {
+    let worker = without_pool();
+    let device = new_device(&worker);
+    let guid = worker.intent.plan.new.guid;
+    {
+        let mut world = worker.host.world();
+        world.has_pool("tank", 600, guid);
+        // The cut came between the even labels and the uberblocks.
+        let start = world.links[&device].start.0;
+        let end = start + world.links[&device].len.0;
+        for place in [
+            start,
+            start + (256 << 10),
+            end - (512 << 10),
+            end - (256 << 10),
+        ] {
+            world.disk.set(place + (128 << 10), &[0; 128 << 10]);
+        }
+    }
+    assert_done(&worker);
+    assert_eq!(worker.pools_on_disk(), [9001]);
+}
+
+#[test]
+fn a_label_that_a_cut_of_the_create_tore_is_no_foreign_one() {
+    let worker = without_pool();
+    let device = new_device(&worker);
+    {
+        let mut world = worker.host.world();
+        world.has_unborn_pool("tank", 600, &device);
+        let start = world.links[&device].start.0;
+        let end = start + world.links[&device].len.0;
+        // The first sector of the first label is there and nothing else.
+        world
+            .disk
+            .set(start + (16 << 10) + 512, &[0; (112 << 10) - 512]);
+        for place in [start + (256 << 10), end - (512 << 10), end - (256 << 10)] {
+            world.disk.set(place, &[0; 256 << 10]);
+        }
+    }
+    assert_eq!(worker.pools_on_disk(), [600]);
+    assert_done(&worker);
     assert_eq!(worker.pools_on_disk(), [9001]);
 }
 
@@ -208,7 +260,7 @@ fn a_pool_that_is_not_imported_is_imported_by_its_guid() {
         .get_mut(&601)
         .unwrap()
         .features = ["async_destroy", "lz4_compress"].map(str::to_owned).into();
-    assert_eq!(worker.boot_through().1, Some(Finished::Done));
+    assert_done(&worker);
     let device = new_device(&worker);
     worker.call(&format!("run zpool import -N -R / -d {device} 601"));
     assert_eq!(worker.pools_on_disk(), [601]);
@@ -346,7 +398,7 @@ fn r1_a_busy_partition_stops_the_run_and_the_next_boot_goes_on() {
         // The next boot reads the table anew.
         worker.host.world().busy.clear();
         worker.reboot();
-        assert_eq!(worker.boot_through().1, Some(Finished::Done));
+        assert_done(&worker);
     }
 }
 
@@ -396,7 +448,7 @@ fn a_run_that_stopped_says_so_everywhere() {
     // Finished by a later boot, and the notice is gone.
     worker.host.world().fails.clear();
     worker.reboot();
-    assert_eq!(worker.boot_through().1, Some(Finished::Done));
+    assert_done(&worker);
     assert!(!worker.has("/etc/issue.d/50-repave.issue"));
 }
 
