@@ -6,12 +6,13 @@ use std::ops::Range;
 
 use repave_plan::step::{LabelClear, Outcome, StepState};
 use repave_plan::table::TableImage;
+use repave_plan::units::PoolGuid;
 
 use crate::label_clear::{self, ClearRequest};
 use crate::table_write::{PrimaryIs, classify};
 
 use super::dispatch::StepError;
-use super::pool_create::new_pool;
+use super::pool_create::own_guids;
 use super::scene::Scene;
 
 pub(super) fn state(scene: &mut Scene, clear: &LabelClear) -> Result<StepState, StepError> {
@@ -56,8 +57,11 @@ fn request(scene: &mut Scene, clear: &LabelClear) -> Result<ClearRequest, StepEr
     let mut request = ClearRequest::of(clear, block, forbidden)?;
     // Once the table is committed, a label of the recipe's name with a guid that the
     // plan does not list is the new pool's own: a resume must not trip over it.
-    if committed && let Some(new) = new_pool(scene)? {
-        request.kept.push(new.guid);
+    if committed {
+        let listed = |guid: &PoolGuid| request.pools.contains(guid);
+        let own = own_guids(scene)?.into_iter().filter(|guid| !listed(guid));
+        let own: Vec<PoolGuid> = own.collect();
+        request.kept.extend(own);
     }
     Ok(request)
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use repave_plan::recipe::{DatasetRecipe, Recipe};
 use repave_plan::step::{Outcome, PoolCreate, Step, StepState};
 use repave_plan::units::PoolGuid;
-use repave_survey::labels::read_labels;
+use repave_survey::labels::{LabelSet, Verdict, read_labels};
 
 use crate::label_clear::{self, ClearRequest};
 use crate::zfs::{ZfsError, device_of, is_mount};
@@ -22,22 +22,21 @@ use super::scene::Scene;
 pub struct NewPool {
     /// Its guid.
     pub guid: PoolGuid,
-    /// The newest transaction group on its labels: 0 when it was never written out.
+    /// The newest transaction group that it closed: 0 when it was never written out.
     pub txg: u64,
 }
 
 /// The pool that this run made on the new partition, as its labels tell.
 pub fn new_pool(scene: &mut Scene) -> Result<Option<NewPool>, StepError> {
-    let plan = &scene.intent.plan;
-    let Some(name) = plan.steps.iter().find_map(|step| match step {
-        Step::PoolCreate(create) => Some(create.recipe.pool.as_str()),
-        _ => None,
-    }) else {
+    let Some((name, set)) = look(scene)? else {
         return Ok(None);
     };
-    let old = plan.pool_guid;
-    let range = scene.bytes(&plan.new.extent);
-    let set = read_labels(scene.disk()?, range).map_err(label_clear::ClearError::Read)?;
+    let old = scene.intent.plan.pool_guid;
+    // A pool can be imported once an uberblock of it is closed: `zpool create` writes
+    // labels with its first transaction group before that one's uberblocks (OpenZFS
+    // `module/zfs/vdev_label.c`, `vdev_config_sync`).
+    let uberblocks = set.places.iter().filter_map(|place| place.newest.as_ref());
+    let closed = uberblocks.filter(|u| u.checksum_ok).map(|u| u.txg).max();
     let mut found: Option<NewPool> = None;
     for label in set.labels() {
         let Some(guid) = label.pool_guid.filter(|guid| *guid != old) else {
@@ -46,13 +45,43 @@ pub fn new_pool(scene: &mut Scene) -> Result<Option<NewPool>, StepError> {
         if label.pool_name.as_deref() != Some(name) {
             continue;
         }
-        let txg = label.txg.unwrap_or(0);
+        let txg = label.txg.min(closed).unwrap_or(0);
         found = match found {
             Some(pool) if pool.txg >= txg => Some(pool),
             _ => Some(NewPool { guid, txg }),
         };
     }
     Ok(found)
+}
+
+/// The guids that are the new pool's own once the table is committed: those of labels of
+/// its name, and of labels that a cut of its create tore. Whatever else was there had
+/// been cleared and proved gone.
+pub(super) fn own_guids(scene: &mut Scene) -> Result<Vec<PoolGuid>, StepError> {
+    let Some((name, set)) = look(scene)? else {
+        return Ok(Vec::new());
+    };
+    let guids = set.places.iter().filter_map(|place| match &place.verdict {
+        Verdict::Label(label) if label.pool_name.as_deref() == Some(name) => label.pool_guid,
+        Verdict::Remnant(remnant) => remnant.pool_guid,
+        Verdict::Label(_) | Verdict::Clear => None,
+    });
+    Ok(guids.collect())
+}
+
+/// The new pool's name and what stands at the new partition's label places; none when
+/// the plan makes no pool.
+fn look<'a>(scene: &mut Scene<'a>) -> Result<Option<(&'a str, LabelSet)>, StepError> {
+    let intent = scene.intent;
+    let Some(name) = intent.plan.steps.iter().find_map(|step| match step {
+        Step::PoolCreate(create) => Some(create.recipe.pool.as_str()),
+        _ => None,
+    }) else {
+        return Ok(None);
+    };
+    let range = scene.bytes(&intent.plan.new.extent);
+    let set = read_labels(scene.disk()?, range).map_err(label_clear::ClearError::Read)?;
+    Ok(Some((name, set)))
 }
 
 pub(super) fn state(scene: &mut Scene, create: &PoolCreate) -> Result<StepState, StepError> {
