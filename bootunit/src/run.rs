@@ -191,7 +191,7 @@ fn refuse(
         tracing::error!(err = %chain(&error), "the intent cannot be removed");
     }
     if let Some(run) = run
-        && let Err(error) = cache_file::restore(host, state, run)
+        && let Err(error) = restore_cache(host, state, run)
     {
         tracing::error!(err = %chain(&error), "the cache file cannot be put back");
     }
@@ -203,6 +203,15 @@ fn refuse(
     host.say(&format!("way out: {}", refusal.way_out()));
     tracing::error!(refusal = refusal.name(), err = %refusal, "refused, nothing was changed");
     Ended::Refused(refusal)
+}
+
+/// Puts the cache file back. Not when the run has its report already: then its copy is
+/// of a time long gone, and the pools of today are not in it.
+fn restore_cache(host: &dyn Host, state: &StateDir, run: &RunId) -> Result<(), HostError> {
+    match host.read(&state.run_file(run, REPORT))? {
+        Some(_) => Ok(()),
+        None => cache_file::restore(host, state, run),
+    }
 }
 
 /// Goes on with a run that has changed something.
