@@ -7,14 +7,11 @@ use repave_plan::plan::Plan;
 use repave_plan::policy::Policy;
 use repave_plan::refusal::Refusal;
 use repave_plan::step::Step;
-use repave_plan::survey::{Host, PathFacts, Survey};
+use repave_plan::survey::{Host, PLAIN_FILE_SYSTEMS, PathFacts, Survey};
 use repave_plan::units::Bytes;
 use repave_survey::mounts::{path_facts, read_mounts};
 use repave_survey::root::Root;
 
-/// File systems of a local disk that come back after a power cut and are mounted before
-/// the pool could be.
-const PLAIN: [&str; 6] = ["btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs"];
 
 /// File systems whose content is gone after a reboot, or may be.
 const TRANSIENT: [&str; 3] = ["overlay", "ramfs", "tmpfs"];
@@ -73,14 +70,14 @@ fn refuse(what: &str, found: &str, way_out: &str) -> Refusal {
 
 fn check_path(what: &str, place: &PathFacts, need: u64) -> Result<(), Refusal> {
     let what = format!("{what} {}", place.path);
-    if !PLAIN.contains(&place.fs_type.as_str()) {
+    if !PLAIN_FILE_SYSTEMS.contains(&place.fs_type.as_str()) {
         return Err(refuse(
             &what,
             &format!(
                 "it lies on {} ({}), which is not a plain file system of a local disk",
                 place.fs_type, place.source
             ),
-            &format!("have a file system of {} there", PLAIN.join(", ")),
+            &format!("have a file system of {} there", PLAIN_FILE_SYSTEMS.join(", ")),
         ));
     }
     if place.read_only {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use repave_boot::state_dir::DEFAULT;
 use repave_plan::report::EXIT_DONE;
+use repave_plan::units::PoolGuid;
 use repave_survey::block_io::BlockRead;
 use repave_survey::device::FileDev;
 use repave_survey::labels::{read_labels, render};
@@ -18,6 +19,7 @@ repave-boot: does, at early boot, what a node was armed with; goes on by hand wh
   repave-boot resume              go on with a run that stopped, then start k3s
              [--once-more]        even though it was tried as often as it may be
   repave-boot labels PATH [--json] the ZFS labels on a device or image
+  repave-boot clear-labels PATH --pool-guid GUID [--force]   clear a dead pool's labels
   repave-boot cleanup             what repave-cleanup.service starts
   repave-boot self-test           prove that this program can run here
   repave-boot --version
@@ -39,6 +41,7 @@ pub enum Verb {
     Resume,
     SelfTest,
     Labels,
+    ClearLabels,
     Cleanup,
     Help,
     Version,
@@ -51,6 +54,8 @@ pub struct Args {
     pub state: PathBuf,
     pub json: bool,
     pub once_more: bool,
+    pub force: bool,
+    pub pool_guid: Option<PoolGuid>,
     pub path: Option<PathBuf>,
 }
 
@@ -62,6 +67,8 @@ impl Args {
             state: PathBuf::from(DEFAULT),
             json: false,
             once_more: false,
+            force: false,
+            pool_guid: None,
             path: None,
         };
         let mut verb = None;
@@ -86,11 +93,19 @@ impl Args {
                 }
                 "--json" => args.json = true,
                 "--once-more" => args.once_more = true,
+                "--force" => args.force = true,
+                "--pool-guid" => {
+                    let guid = words.next().ok_or("--pool-guid takes a pool's guid")?;
+                    let guid = guid.parse().map_err(|e| format!("--pool-guid: {e}"))?;
+                    args.pool_guid = Some(guid);
+                }
                 flag if flag.starts_with('-') => {
                     return Err(format!("{flag} is no option; see repave-boot --help"));
                 }
                 name if verb.is_none() => verb = Some(verb_of(name)?),
-                path if verb == Some(Verb::Labels) && args.path.is_none() => {
+                path if matches!(verb, Some(Verb::Labels | Verb::ClearLabels))
+                    && args.path.is_none() =>
+                {
                     args.path = Some(PathBuf::from(path));
                 }
                 extra => return Err(format!("{extra:?} is one word too many")),
@@ -107,8 +122,14 @@ impl Args {
         if self.once_more && self.verb != Verb::Resume {
             return Err("--once-more goes with resume".to_owned());
         }
-        if self.verb == Verb::Labels && self.path.is_none() {
-            return Err("labels takes a device or an image".to_owned());
+        if matches!(self.verb, Verb::Labels | Verb::ClearLabels) && self.path.is_none() {
+            return Err("labels and clear-labels take a device or an image".to_owned());
+        }
+        if (self.verb == Verb::ClearLabels) != self.pool_guid.is_some() {
+            return Err("clear-labels goes with --pool-guid, and only it".to_owned());
+        }
+        if self.force && self.verb != Verb::ClearLabels {
+            return Err("--force goes with clear-labels".to_owned());
         }
         Ok(self)
     }
@@ -122,6 +143,7 @@ fn verb_of(name: &str) -> Result<Verb, String> {
         "resume" => Verb::Resume,
         "self-test" => Verb::SelfTest,
         "labels" => Verb::Labels,
+        "clear-labels" => Verb::ClearLabels,
         "cleanup" => Verb::Cleanup,
         other => return Err(format!("{other:?} is no verb; see repave-boot --help")),
     })
@@ -165,11 +187,14 @@ mod tests {
         for (words, part) in [
             ("", "a verb is missing"),
             ("wipe", "\"wipe\" is no verb"),
-            ("run --force", "--force is no option"),
+            ("run --force", "--force goes with"),
+            ("run --now", "--now is no option"),
+            ("clear-labels /dev/x", "goes with --pool-guid"),
+            ("clear-labels /dev/x --pool-guid tank", "is not a ZFS guid"),
             ("run now", "one word too many"),
             ("run --json", "--json goes with"),
             ("run --once-more", "--once-more goes with"),
-            ("labels", "takes a device"),
+            ("labels", "take a device"),
             ("run --state", "--state takes"),
         ] {
             assert!(parse(words).unwrap_err().contains(part), "{words:?}");

@@ -4,6 +4,7 @@ pub mod block_io;
 pub mod by_hand;
 pub mod cache_file;
 pub mod cleanup;
+pub mod clear_labels;
 pub mod device;
 mod engine;
 pub mod finish;

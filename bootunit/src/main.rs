@@ -10,8 +10,11 @@ use std::process::ExitCode;
 
 use repave_boot::by_hand::{Resumed, resume};
 use repave_boot::cleanup::cleanup;
+use repave_boot::clear_labels::{ClearLabelsError, clear_labels};
 use repave_boot::finish::{Finished, finish};
 use repave_boot::host::Host;
+use repave_boot::label_clear::hand::HandError;
+use repave_boot::label_clear::verdict::Force;
 use repave_boot::lock::lock_state;
 use repave_boot::real_host::RealHost;
 use repave_boot::run::{Ended, run};
@@ -21,6 +24,7 @@ use repave_boot::status::status;
 use repave_boot::{Attempts, boot_id};
 use repave_plan::chain::chain;
 use repave_plan::report::{EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, EXIT_USAGE};
+use repave_plan::step::Outcome;
 
 use args::{Args, Verb};
 
@@ -108,8 +112,27 @@ fn act(args: &Args, host: &RealHost, state: &StateDir) -> Result<u8, AnyError> {
             Ok(EXIT_DONE)
         }
         Verb::Labels => args::labels(args),
+        Verb::ClearLabels => clear(args, host),
         Verb::Help | Verb::Version => Ok(EXIT_DONE),
     }
+}
+
+fn clear(args: &Args, host: &RealHost) -> Result<u8, AnyError> {
+    let (Some(path), Some(pool)) = (&args.path, args.pool_guid) else {
+        return Ok(EXIT_USAGE);
+    };
+    let force = if args.force { Force::Yes } else { Force::No };
+    match clear_labels(host, path, pool, force) {
+        Ok(Outcome::Changed) => host.say(&format!("the labels of pool {pool} are cleared")),
+        Ok(Outcome::AlreadyDone) => host.say(&format!("no label of pool {pool} is there")),
+        // Found before the first write: nothing was changed.
+        Err(ClearLabelsError::Hand(refused @ HandError::Verdict { .. })) => {
+            host.say(&format!("refused: {}", chain(&refused)));
+            return Ok(EXIT_REFUSED);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(EXIT_DONE)
 }
 
 /// The most memory this program had at any time (Linux `proc_pid_status(5)`, VmHWM).

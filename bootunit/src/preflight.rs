@@ -12,7 +12,7 @@ use repave_plan::plan::Plan;
 use repave_plan::planner::describe_use;
 use repave_plan::refusal::Refusal;
 use repave_plan::step::Step;
-use repave_plan::survey::{Disk, PathFacts};
+use repave_plan::survey::{Disk, PLAIN_FILE_SYSTEMS, PathFacts};
 use repave_plan::units::Extent;
 
 use crate::cache_file;
@@ -57,7 +57,7 @@ fn refuse(
 }
 
 fn check_programs(host: &dyn Host, intent: &Intent) -> Result<(), Refusal> {
-    for name in ["modprobe", "zfs", "zpool", "udevadm"] {
+    for name in ["modprobe", "zfs", "zpool"] {
         let path = intent.programs.get(name);
         let found = path.is_some_and(|p| host.path_facts(p).is_ok_and(|facts| facts.exists));
         if !found {
@@ -104,9 +104,6 @@ fn check_places(host: &dyn Host, state: &StateDir, intent: &Intent) -> Result<()
     }
     Ok(())
 }
-
-/// File systems that are there again after a reboot and need neither pool nor network.
-pub const PLAIN_FILE_SYSTEMS: [&str; 5] = ["ext4", "ext3", "xfs", "btrfs", "f2fs"];
 
 fn check_place(what: &str, place: &PathFacts) -> Result<(), Refusal> {
     let way_out = "put it on a plain local file system (ext4, xfs, btrfs)";

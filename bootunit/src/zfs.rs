@@ -65,7 +65,8 @@ pub enum ZfsError {
     },
 }
 
-const MODULE_VERSION: &str = "/sys/module/zfs/version";
+/// The file that tells the loaded module's version.
+pub const MODULE_VERSION: &str = "/sys/module/zfs/version";
 const FEATURES: &str = "/sys/module/zfs/features.pool";
 
 /// The ZFS programs of this host.
@@ -365,6 +366,11 @@ fn odd(name: &str, args: &[&str], line: &str) -> ZfsError {
     }
 }
 
+/// A command line for a message: a create names dozens of features, of which a person at
+/// a console wants none.
 fn command_line(name: &str, args: &[&str]) -> String {
-    [&[name], args].concat().join(" ")
+    match args {
+        [verb, middle @ .., last] if middle.len() > 6 => format!("{name} {verb} … {last}"),
+        _ => [&[name], args].concat().join(" "),
+    }
 }

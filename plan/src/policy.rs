@@ -138,9 +138,6 @@ pub struct ContainerdPolicy {
     /// How much is cleared.
     #[serde(default)]
     pub clear: ClearMode,
-    /// Images whose loss is accepted although the node needs them to start.
-    #[serde(default)]
-    pub allow_drop: Vec<String>,
 }
 
 /// How much of containerd's metadata is cleared.
@@ -162,9 +159,6 @@ pub enum ClearMode {
 pub struct ImagePolicy {
     /// The digest `bootc status` must show as booted.
     pub digest: Digest,
-    /// The reference for `bootc switch`, when the node is to be switched.
-    #[serde(default)]
-    pub reference: Option<String>,
 }
 
 /// Bounds on the run.

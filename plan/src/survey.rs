@@ -88,6 +88,10 @@ pub struct PathFacts {
     pub read_only: bool,
 }
 
+/// File systems that are there again after a reboot and need neither pool nor network:
+/// the only ones that may carry the state directory.
+pub const PLAIN_FILE_SYSTEMS: [&str; 6] = ["btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs"];
+
 /// What `bootc status` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -12,6 +12,7 @@ use repave_plan::survey::Use;
 use repave_plan::units::{BlockSize, Bytes, Extent, Lba, PartNo};
 
 use crate::mounts::Mount;
+use repave_plan::chain::chain;
 use crate::root::Root;
 
 const CLASS: &str = "/sys/class/block";
@@ -390,19 +391,6 @@ fn bad(path: &str, text: &str, expected: &'static str) -> BlockError {
         text: text.chars().take(80).collect(),
         expected,
     }
-}
-
-/// An error and all its causes in one line, for the survey's list of what it could not
-/// see.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use repave_plan::chain::chain;
 use repave_plan::survey::{Disk, LabelFact, Partition, StaleLabel, TableFound};
 use repave_plan::table::{BackupPlace, Entry, Table, TableImage, parse_table_with};
 use repave_plan::units::{BlockSize, Bytes, Extent, Lba, MIB};
 
-use crate::block::{BlockDisk, BlockPartition, chain};
+use crate::block::{BlockDisk, BlockPartition};
 use crate::block_io::BlockRead;
 use crate::labels::{LabelSet, Verdict, label_places, read_labels, scan_stale};
 use crate::signature::read_signatures;

@@ -7,11 +7,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use repave_plan::chain::chain;
 use repave_plan::policy::{ContainerdPolicy, Policy};
 use repave_plan::survey::{Containerd, Disk, Host, Pool, Survey, VERSION};
 use repave_plan::units::{BlockSize, Bytes, DatasetName, PoolName, UnixTime};
 
-use crate::block::{BlockDisk, BlockError, DeviceUses, chain, read_disks};
+use crate::block::{BlockDisk, BlockError, DeviceUses, read_disks};
 use crate::block_io::BlockRead;
 use crate::containerd_config::{ContainerdError, read_containerd};
 use crate::device::{FileDev, OpenError};

@@ -24,7 +24,7 @@ pub enum DisarmError {
     /// A destructive write happened: there is no way back, only on.
     #[error(
         "{CHANGED} exists: the disk was changed and disarming would start containers on it; \
-         use repave-boot resume or repave-boot abandon"
+         use repave-boot resume"
     )]
     Changed,
     /// Somebody arms or disarms right now.

@@ -163,7 +163,7 @@ pub fn apply_table(
     // ORDER: before anything is concluded from what is read. A process that was
     // killed leaves writes in the cache that read back but are not durable; going on
     // from them could overwrite the array that the durable LBA 1 points at
-    // (test: a_killed_process_leaves_no_trap).
+    // (test: every_flush_is_needed).
     flush(dev, "what an earlier attempt left in the cache")?;
     let mut state = classify_parts(&parts, dev)?;
     let rewrite = next(&state);
