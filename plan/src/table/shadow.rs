@@ -50,6 +50,8 @@ pub fn shadow_place(
     );
     let guard = LABEL_GUARD.div_ceil(block);
     let changed = after.entries.iter().filter(|e| !before.entries.contains(e));
+    // Inside a partition that changes there is none that stays: the gate of the new
+    // table saw to that.
     let inner: Vec<Extent> = changed
         .filter_map(|e| {
             clip(
@@ -58,11 +60,6 @@ pub fn shadow_place(
             )
         })
         .collect();
-    let kept = |place: &Extent| {
-        let stays = before.entries.iter().filter(|e| after.entries.contains(e));
-        stays.clone().any(|e| e.extent.overlaps(place))
-    };
-
     let gaps = zero_runs.iter().filter_map(|run| meet(*run, gap?));
     let insides = removed
         .iter()
@@ -75,7 +72,7 @@ pub fn shadow_place(
                 .0
                 .next_multiple_of(SHADOW_ALIGN / block.min(SHADOW_ALIGN));
             let place = clip(first, first + blocks - 1)?;
-            (run.contains(&place) && !kept(&place)).then_some(place)
+            run.contains(&place).then_some(place)
         })
         .next()
 }
