@@ -12,7 +12,6 @@ use repave_plan::units::Bytes;
 use repave_survey::mounts::{path_facts, read_mounts};
 use repave_survey::root::Root;
 
-
 /// File systems whose content is gone after a reboot, or may be.
 const TRANSIENT: [&str; 3] = ["overlay", "ramfs", "tmpfs"];
 
@@ -77,7 +76,10 @@ fn check_path(what: &str, place: &PathFacts, need: u64) -> Result<(), Refusal> {
                 "it lies on {} ({}), which is not a plain file system of a local disk",
                 place.fs_type, place.source
             ),
-            &format!("have a file system of {} there", PLAIN_FILE_SYSTEMS.join(", ")),
+            &format!(
+                "have a file system of {} there",
+                PLAIN_FILE_SYSTEMS.join(", ")
+            ),
         ));
     }
     if place.read_only {

@@ -1,6 +1,11 @@
 //! `docs/recovery.md` has exactly one entry for every name a run can end with: whoever
 //! stands before a stopped node finds what the console names, and nothing that is gone.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "the helpers of tests fail as tests do; the lint knows only functions that are tests"
+)]
+
 use std::fmt;
 
 use repave_plan::refusal::Refusal;

@@ -12,8 +12,8 @@ use repave_plan::survey::Use;
 use repave_plan::units::{BlockSize, Bytes, Extent, Lba, PartNo};
 
 use crate::mounts::Mount;
-use repave_plan::chain::chain;
 use crate::root::Root;
+use repave_plan::chain::chain;
 
 const CLASS: &str = "/sys/class/block";
 const SECTOR: u64 = 512;

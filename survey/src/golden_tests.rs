@@ -173,7 +173,8 @@ impl Worker {
             policy,
             detail,
         };
-        let mut survey = read_survey(&request).map_err(|error| repave_plan::chain::chain(&error))?;
+        let mut survey =
+            read_survey(&request).map_err(|error| repave_plan::chain::chain(&error))?;
         // The temporary directory's own file system is another on each machine.
         if let Some(host) = &mut survey.host {
             assert!(host.state_dir.free.0 > 0);
