@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod build;
 mod check;
+mod cuts;
 mod demo;
 mod suite;
 mod test;
@@ -30,6 +31,15 @@ enum Command {
     },
     /// Format, lints, unit tests, documents, licences, walls and sizes.
     Check,
+    /// Cut the power after every write of the table's commit, on model disks.
+    Cuts {
+        /// Where sampling begins.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many subsets are drawn where there are too many to try them all.
+        #[arg(long, default_value_t = 512)]
+        samples: usize,
+    },
     /// Build the products into target/dist.
     Build,
     /// The lab: a virtual worker to try things on.
@@ -48,6 +58,7 @@ fn main() -> ExitCode {
             };
             test::run(depth).map(|()| ExitCode::SUCCESS)
         }
+        Command::Cuts { seed, samples } => cuts::run(seed, samples).map(|()| ExitCode::SUCCESS),
         Command::Check => check::run().map(|()| ExitCode::SUCCESS),
         Command::Build => build::run().map(|()| ExitCode::SUCCESS),
         Command::Vm(vm) => vm::run(vm),
