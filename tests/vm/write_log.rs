@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 /// The superblock's magic.
-const MAGIC: u64 = 0x6a73_6677_7368_7372;
+const MAGIC: u64 = 0x006a_7366_7773_6872;
 /// The entry is a flush.
 const FLUSH: u64 = 1;
 /// The entry is a discard and carries no data.
@@ -45,7 +45,10 @@ pub fn read_write_log(path: &Path) -> Result<Vec<LoggedWrite>> {
     let magic = word(&head, 0);
     ensure!(magic == MAGIC, "{} begins with {magic:#x}", path.display());
     let sector_size = u64::from(u32::from_le_bytes([head[24], head[25], head[26], head[27]]));
-    ensure!(sector_size == 512, "the log counts in sectors of {sector_size} bytes");
+    ensure!(
+        sector_size == 512,
+        "the log counts in sectors of {sector_size} bytes"
+    );
     let mut at = sector_size;
     let mut entries = Vec::new();
     while at + sector_size <= end {
@@ -56,13 +59,21 @@ pub fn read_write_log(path: &Path) -> Result<Vec<LoggedWrite>> {
         if (sector, count, flags) == (0, 0, 0) {
             break;
         }
-        let data = if flags & DISCARD == 0 { count * sector_size } else { 0 };
+        let data = if flags & DISCARD == 0 {
+            count * sector_size
+        } else {
+            0
+        };
         at += sector_size + data;
         // A write whose data is not there yet is not written yet either.
         if at > end {
             break;
         }
-        entries.push(LoggedWrite { sector, count, flush: flags & FLUSH != 0 });
+        entries.push(LoggedWrite {
+            sector,
+            count,
+            flush: flags & FLUSH != 0,
+        });
     }
     Ok(entries)
 }
