@@ -251,13 +251,20 @@ fn assert_pool(job: &Job, before: &Before) -> Result<()> {
 /// k3s and every import unit started after the boot run ended, and the finish unit.
 fn assert_order(job: &Job) -> Result<()> {
     let ended = job.moment("repave-boot.service", "ActiveEnterTimestampMonotonic")?;
+    // The moment a unit's conditions are looked at: it is told for a unit that was then
+    // skipped too, as an import unit is when the cache file holds no other pool.
     for unit in ["zfs-import-cache.service", "zfs-mount.service"] {
-        let began = job.moment(unit, "ExecMainStartTimestampMonotonic")?;
+        let began = job.moment(unit, "ConditionTimestampMonotonic")?;
         ensure!(
             began > ended,
             "{unit} began at {began} µs, the boot run ended at {ended} µs"
         );
     }
+    let imported = job.moment("zfs-import.target", "ActiveEnterTimestampMonotonic")?;
+    ensure!(
+        imported > ended,
+        "zfs-import.target was reached at {imported} µs, the boot run ended at {ended} µs"
+    );
     let finished = job.moment("repave-finish.service", "ActiveEnterTimestampMonotonic")?;
     let k3s = job.moment("k3s-agent.service", "ExecMainStartTimestampMonotonic")?;
     ensure!(

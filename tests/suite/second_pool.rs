@@ -49,7 +49,8 @@ pub(super) fn dead_first_with_second_pool() -> Result<()> {
     job.throw_away()
 }
 
-/// Imports the pool where an initrd with ZFS would have done so.
+/// Imports the pool where an initrd with ZFS would have done so. That writes the initrd's
+/// own cache file; here the root's is put back.
 const EARLY_IMPORT: &str = "\
 cat > /etc/systemd/system/lab-early.service <<'S'
 [Unit]
@@ -60,7 +61,8 @@ Before=repave-boot.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/bin/sh -c 'modprobe zfs; zpool import -N -c /etc/zfs/zpool.cache tank'
+ExecStart=/bin/sh -c 'modprobe zfs; cp /etc/zfs/zpool.cache /run/cache'
+ExecStart=/bin/sh -c 'zpool import -N -c /run/cache tank; cp /run/cache /etc/zfs/zpool.cache'
 ExecStart=/bin/sh -c 'if [ -e /root/mount-early ]; then zfs mount tank/containerd; fi'
 [Install]
 WantedBy=sysinit.target
