@@ -15,12 +15,13 @@ use super::command::Run;
 use super::deadline::Deadline;
 use super::disk::{self, Layout, Order};
 use super::guest::{self, Programs};
-use super::initrd::{self, Inject};
+use super::initrd;
 use super::machine::Machine;
+pub use super::options::{Image, StartOptions};
 use super::progress::Progress;
 use super::qmp::Qmp;
 use super::tree::Tree;
-use super::{cache, host, modules, oci, qemu, recipe, rtc_base, tree, worker};
+use super::{cache, host, modules, oci, programs, qemu, recipe, rtc_base, tree, worker};
 
 /// The images of one order, ready to be started.
 #[derive(Debug, Clone)]
@@ -28,68 +29,6 @@ pub struct Bed {
     folder: PathBuf,
     order: Order,
     accel: Accel,
-}
-
-/// What a guest starts from.
-#[derive(Debug, Clone)]
-pub enum Image {
-    /// The healthy worker: pool, datasets, volumes, images, a pod's leftovers.
-    Worker,
-    /// The installed system without a pool.
-    Base,
-    /// A new overlay over any image.
-    Over(PathBuf),
-    /// An overlay as an earlier guest left it; the new guest takes it over.
-    Existing(PathBuf),
-}
-
-/// How a guest is started. `StartOptions::new("name-of-the-test")` is a worker.
-#[derive(Debug, Clone)]
-pub struct StartOptions {
-    /// Names the folder of the logs.
-    pub label: String,
-    /// What to start from.
-    pub image: Image,
-    /// The clock at the start, `2026-01-31T12:00:00`; the host's time when `None`.
-    pub rtc: Option<String>,
-    /// A second disk's image, raw or .qcow2; it is written to.
-    pub second_disk: Option<PathBuf>,
-    /// Log each write and flush of the system disk (`Machine::write_log`).
-    pub log_writes: bool,
-    /// End QEMU where the guest would reboot.
-    pub no_reboot: bool,
-    /// Cut the guest's network off from all but its host.
-    pub isolated: bool,
-    /// Files put into the root before systemd starts.
-    pub inject: Vec<Inject>,
-    /// A shell script for the initrd, run with the root at /newroot.
-    pub inject_script: Option<String>,
-    /// Words for the kernel's command line.
-    pub append: String,
-}
-
-impl StartOptions {
-    /// A healthy worker with the host's time and one disk.
-    pub fn new(label: &str) -> Self {
-        StartOptions {
-            label: label.to_owned(),
-            image: Image::Worker,
-            rtc: None,
-            second_disk: None,
-            log_writes: false,
-            no_reboot: false,
-            isolated: false,
-            inject: Vec::new(),
-            inject_script: None,
-            append: String::new(),
-        }
-    }
-
-    /// The same from another image.
-    pub fn image(mut self, image: Image) -> Self {
-        self.image = image;
-        self
-    }
 }
 
 impl Bed {
@@ -267,6 +206,7 @@ impl Bed {
             log_writes: log_writes.as_deref(),
             rtc: &rtc,
             no_reboot: options.no_reboot,
+            detached: options.detached,
             isolated: options.isolated,
             ssh_port,
             incoming,
@@ -354,7 +294,7 @@ impl Bed {
             return Ok(());
         }
         progress.step("building the guest's own programs", 4.0);
-        let (agent, cri) = build_programs()?;
+        let (agent, cri) = programs::build()?;
         progress.step(&format!("making the {} disk", self.order.name()), 3.0);
         let root = cache::part(&self.folder.join("root"))?;
         let key = fs::read_to_string(self.folder.join("id_ed25519.pub"))?;
@@ -377,57 +317,11 @@ impl Bed {
     }
 }
 
-/// Builds the agent and the CRI client so that they run in any guest: static, and
-/// away from the workspace's own target folder, whose flags differ.
-fn build_programs() -> Result<(PathBuf, PathBuf)> {
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let folder = target_folder().join("bed");
-    Run::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--locked", "--target", &target])
-        .args([
-            "-p",
-            "repave-guest-agent",
-            "-p",
-            "repave-cri-client",
-            "--target-dir",
-        ])
-        .arg(&folder)
-        .args([
-            "--config",
-            "profile.dev.debug=false",
-            "--config",
-            "profile.dev.strip=true",
-        ])
-        .arg("--manifest-path")
-        .arg(workspace().join("Cargo.toml"))
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        .without_env("CARGO_ENCODED_RUSTFLAGS")
-        .run()?;
-    let built = folder.join(target).join("debug");
-    Ok((
-        built.join("repave-guest-agent"),
-        built.join("repave-cri-client"),
-    ))
-}
-
-fn workspace() -> &'static Path {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest)
-}
-
-/// The workspace's target folder.
-pub fn target_folder() -> PathBuf {
-    match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(folder) => PathBuf::from(folder),
-        None => workspace().join("target"),
-    }
-}
-
 fn new_log_folder(label: &str) -> Result<PathBuf> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("{label}-{}-{count}", std::process::id());
-    let folder = std::path::absolute(target_folder().join("vm").join(name))?;
+    let folder = std::path::absolute(programs::target_folder().join("vm").join(name))?;
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     Ok(folder)
 }

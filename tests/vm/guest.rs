@@ -15,7 +15,7 @@ use super::command::Run;
 use super::oci;
 use super::tree::Tree;
 
-const MASKED: [&str; 20] = [
+const MASKED: [&str; 31] = [
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
     "dpkg-db-backup.timer",
@@ -36,6 +36,17 @@ const MASKED: [&str; 20] = [
     "systemd-networkd-persistent-storage.service",
     "systemd-nsresourced.socket",
     "systemd-mountfsd.socket",
+    "systemd-udev-load-credentials.service",
+    "dev-hugepages.mount",
+    "dev-mqueue.mount",
+    "sys-kernel-debug.mount",
+    "sys-kernel-tracing.mount",
+    "sys-kernel-config.mount",
+    "sys-fs-fuse-connections.mount",
+    "modprobe@configfs.service",
+    "modprobe@drm.service",
+    "modprobe@efi_pstore.service",
+    "modprobe@fuse.service",
 ];
 
 const AGENT_UNIT: &str = "\

@@ -32,27 +32,6 @@ pub struct Output {
     pub stderr: String,
 }
 
-/// A boot that has come to its end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Boot {
-    /// The kernel's boot id.
-    pub id: String,
-    /// `systemctl is-system-running`: running, degraded, maintenance.
-    pub state: String,
-}
-
-/// How another process reaches a detached guest.
-#[derive(serde::Serialize, serde::Deserialize)]
-struct Reach {
-    folder: PathBuf,
-    order: String,
-    overlay: PathBuf,
-    logs: PathBuf,
-    sockets: PathBuf,
-    ssh_port: u16,
-    pid: i32,
-}
-
 /// A running (or cut) guest.
 pub struct Machine {
     pub(super) bed: Bed,
@@ -139,33 +118,6 @@ impl Machine {
     pub fn hello(&self) -> Result<(String, f64)> {
         let answer = self.request("hello", Vec::new(), Deadline::secs(10))?;
         Ok((answer.text(0), answer.text(1).parse()?))
-    }
-
-    /// Waits until the guest answers, then until systemd has no start job left.
-    pub fn wait_boot(&self, deadline: Deadline) -> Result<Boot> {
-        let last = self.wait_answer(None, deadline)?;
-        self.wait_started(last, deadline)
-    }
-
-    /// The same for the boot after the last one seen: for a guest that reboots itself.
-    pub fn wait_next_boot(&self, deadline: Deadline) -> Result<Boot> {
-        let last = self.known_boot()?;
-        let next = self.wait_answer(last, deadline)?;
-        self.wait_started(next, deadline)
-    }
-
-    /// Waits only until the agent answers, early in the boot.
-    pub fn wait_early(&self, deadline: Deadline) -> Result<()> {
-        self.wait_answer(None, deadline).map(drop)
-    }
-
-    /// Reboots by systemd and waits for the next boot.
-    pub fn reboot(&self, deadline: Deadline) -> Result<Boot> {
-        if self.known_boot()?.is_none() {
-            self.wait_answer(None, deadline)?;
-        }
-        self.exec_ok("systemctl reboot --no-block")?;
-        self.wait_next_boot(deadline)
     }
 
     /// Shuts the guest down by systemd and waits for QEMU's end.
@@ -296,46 +248,6 @@ impl Machine {
         self.logs.join("writes.log")
     }
 
-    /// Leaves QEMU running and writes to `note` how to reach it.
-    pub fn detach(self, note: &Path) -> Result<()> {
-        let reach = Reach {
-            folder: self.bed.folder().to_owned(),
-            order: self.bed.order().name().to_owned(),
-            overlay: self.overlay.clone(),
-            logs: self.logs.clone(),
-            sockets: self.sockets.clone(),
-            ssh_port: self.ssh_port,
-            pid: self.pid.as_raw(),
-        };
-        fs::write(note, serde_json::to_vec_pretty(&reach)?)?;
-        self.child
-            .lock()
-            .map_err(|_| anyhow!("a lock is poisoned"))?
-            .take();
-        Ok(())
-    }
-
-    /// Reaches a detached guest. Dropping the machine leaves it running.
-    pub fn attach(note: &Path) -> Result<Machine> {
-        let bytes = fs::read(note).with_context(|| format!("read {}", note.display()))?;
-        let reach: Reach = serde_json::from_slice(&bytes)?;
-        let qmp = Qmp::connect(&qemu::qmp_socket(&reach.sockets), Deadline::secs(1))?;
-        Ok(Machine {
-            bed: Bed::known(reach.folder, reach.order.parse()?),
-            options: StartOptions::new("attached"),
-            overlay: reach.overlay,
-            logs: reach.logs,
-            sockets: reach.sockets,
-            ssh_port: reach.ssh_port,
-            pid: Pid::from_raw(reach.pid),
-            child: Mutex::new(None),
-            qmp,
-            last_boot: Mutex::new(None),
-            clock: (SystemTime::now(), Instant::now()),
-            keep: true,
-        })
-    }
-
     /// Ends a guest, detached ones too, and throws its disk away.
     pub fn discard(&self) -> Result<()> {
         self.end(true)
@@ -356,95 +268,18 @@ impl Machine {
         self.keep = true;
     }
 
-    /// Stops the guest between two instructions, writes its memory to `memory` and
-    /// ends QEMU; the overlay and the memory together can be started from.
-    pub(super) fn save(&self, memory: &Path) -> Result<()> {
-        self.qmp.execute("stop", json!({}))?;
-        let command = format!("exec:zstd -q -1 -T0 -f -o {}", memory.display());
-        self.qmp.execute("migrate", json!({ "uri": command }))?;
-        Deadline::secs(120).poll("the guest's memory to be written", || {
-            let state = self.qmp.execute("query-migrate", json!({}))?;
-            match state["status"].as_str() {
-                Some("completed") => Ok(Some(())),
-                Some("failed" | "cancelled") => bail!("QEMU could not save: {state}"),
-                _ => Ok(None),
-            }
-        })?;
-        self.qmp.execute("quit", json!({}))?;
-        self.wait_end(Deadline::secs(30))
-    }
-
-    fn known_boot(&self) -> Result<Option<String>> {
-        Ok(self
-            .last_boot
-            .lock()
-            .map_err(|_| anyhow!("a lock is poisoned"))?
-            .clone())
-    }
-
-    /// Waits for an answer of a boot other than `not`, remembers and gives its id.
-    fn wait_answer(&self, not: Option<String>, deadline: Deadline) -> Result<Option<String>> {
-        let id = deadline.poll("the guest's agent to answer", || {
-            if !self.is_alive()? {
-                bail!("QEMU ended; its log is in {}", self.logs.display());
-            }
-            // A request can be lost in a reset: then ask again. Patience otherwise: a
-            // busy guest may need seconds to answer, and asking anew starts over.
-            let resets = self.qmp.resets();
-            let alive = || match self.is_alive()? && self.qmp.resets() == resets {
-                true => Ok(()),
-                false => bail!("the guest was reset or ended"),
-            };
-            let socket = qemu::control_socket(&self.sockets);
-            let patience = Deadline::secs(deadline.left().as_secs().clamp(1, 20));
-            match control::request(&socket, "hello", Vec::new(), patience, alive) {
-                Ok(answer) if not.as_deref() != Some(&answer.text(0)) => Ok(Some(answer.text(0))),
-                _ => Ok(None),
-            }
-        });
-        let id = id.with_context(|| format!("the console showed:\n{}", self.end_of_serial()))?;
-        *self
-            .last_boot
-            .lock()
-            .map_err(|_| anyhow!("a lock is poisoned"))? = Some(id.clone());
-        Ok(Some(id))
-    }
-
-    fn wait_started(&self, id: Option<String>, deadline: Deadline) -> Result<Boot> {
-        let mut id = id.unwrap_or_default();
-        loop {
-            let seconds = deadline.left().as_secs().max(1);
-            let resets = self.qmp.resets();
-            match self.exec_for(seconds, "systemctl is-system-running --wait") {
-                Ok(done)
-                    if matches!(done.stdout.trim(), "running" | "degraded" | "maintenance") =>
-                {
-                    return Ok(Boot {
-                        id,
-                        state: done.stdout.trim().to_owned(),
-                    });
-                }
-                Ok(done) if deadline.passed() => bail!("the boot did not end: {done:?}"),
-                // Not reachable yet, or the guest went into its next boot meanwhile.
-                Ok(_) => {}
-                Err(_) if self.qmp.resets() != resets && self.is_alive()? => {}
-                Err(err) => {
-                    return Err(
-                        err.context(format!("the console showed:\n{}", self.end_of_serial()))
-                    );
-                }
-            }
-            id = self.wait_answer(None, deadline)?.unwrap_or_default();
-        }
-    }
-
-    fn end_of_serial(&self) -> String {
+    pub(super) fn end_of_serial(&self) -> String {
         let text = self.serial_text().unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    fn request(&self, kind: &str, fields: Vec<Vec<u8>>, deadline: Deadline) -> Result<Frame> {
+    pub(super) fn request(
+        &self,
+        kind: &str,
+        fields: Vec<Vec<u8>>,
+        deadline: Deadline,
+    ) -> Result<Frame> {
         let resets = self.qmp.resets();
         control::request(
             &qemu::control_socket(&self.sockets),

@@ -36,6 +36,8 @@ pub struct Start<'a> {
     pub rtc: &'a str,
     /// End QEMU where the guest would reboot.
     pub no_reboot: bool,
+    /// Outlive the thread that starts it.
+    pub detached: bool,
     /// The guest reaches nothing but its host; the forwarded port still works.
     pub isolated: bool,
     /// The host's port that leads to the guest's port 22.
@@ -74,7 +76,8 @@ pub fn start(start: &Start) -> Result<Child> {
     let mut add = |text: String| args.push(text.into());
     add("-append".into());
     add(format!(
-        "console=ttyS0 root=/dev/vda3 rw quiet loglevel=4 panic=-1 mitigations=off {}",
+        "console=ttyS0 root=/dev/vda3 rw quiet loglevel=4 panic=-1 mitigations=off \
+         systemd.ssh_auto=no {}",
         start.append
     ));
     if start.no_reboot {
@@ -154,7 +157,7 @@ pub fn start(start: &Start) -> Result<Child> {
         add("-incoming".into());
         add(format!("exec:zstd -dc {}", memory.display()));
     }
-    spawn(args, start.logs)
+    spawn(args, start.logs, start.detached)
 }
 
 /// The block node of a second disk, for `-blockdev` and for QMP's `blockdev-add`.
@@ -189,7 +192,7 @@ pub fn probe(
         ]
         .map(Into::into),
     );
-    spawn(args, logs)
+    spawn(args, logs, false)
 }
 
 fn base(accel: Accel, kernel: &Path, initrd: &Path, serial: &Path) -> Vec<OsString> {
@@ -210,10 +213,19 @@ fn base(accel: Accel, kernel: &Path, initrd: &Path, serial: &Path) -> Vec<OsStri
     args
 }
 
-fn spawn(args: Vec<OsString>, logs: &Path) -> Result<Child> {
+fn spawn(args: Vec<OsString>, logs: &Path, detached: bool) -> Result<Child> {
     let path = logs.join("qemu.log");
     let log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
-    Command::new(PROGRAM)
+    // A test that is killed must not leave its guests behind.
+    let mut command = match detached {
+        true => Command::new(PROGRAM),
+        false => {
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "KILL", PROGRAM]);
+            command
+        }
+    };
+    command
         .args(args)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)

@@ -65,7 +65,7 @@ pub fn make(target: &Path, packages: &[String], last: Option<&str>) -> Result<()
         bail!("making the guest's tree needs root (mount and chroot)");
     }
     let mut sources = target.to_owned().into_os_string();
-    sources.push(".sources");
+    sources.push(".list");
     let mirror = host::mirror()?;
     let line = format!(
         "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {} {}\n",

@@ -59,12 +59,12 @@ fn make(bed: &Bed) -> Result<()> {
     let label = format!("make-{}", bed.order().name());
     let mut machine = bed.start(StartOptions::new(&label).image(Image::Base))?;
     machine.keep_disk();
-    machine.wait_boot(Deadline::secs(300))?;
-    let done = machine.exec_for(300, include_str!("guest/make-worker.sh"))?;
+    machine.wait_boot(Deadline::secs(900))?;
+    let done = machine.exec_for(900, include_str!("guest/make-worker.sh"))?;
     if done.rc != 0 {
         bail!("exit {}\n{}\n{}", done.rc, done.stdout, done.stderr);
     }
-    machine.power_off(Deadline::secs(180))?;
+    machine.power_off(Deadline::secs(600))?;
     let part = cache::part(&bed.worker())?;
     fs::copy(machine.overlay(), &part)?;
     fs::remove_file(machine.overlay())?;
@@ -76,8 +76,8 @@ fn save(bed: &Bed) -> Result<()> {
     let label = format!("save-{}", bed.order().name());
     let mut machine = bed.start(StartOptions::new(&label))?;
     machine.keep_disk();
-    machine.wait_boot(Deadline::secs(300))?;
-    machine.wait_active("k3s-agent.service", Deadline::secs(60))?;
+    machine.wait_boot(Deadline::secs(900))?;
+    machine.wait_active("k3s-agent.service", Deadline::secs(600))?;
     machine.exec_ok(
         "cri up svc2 docker.io/library/lab:1 /bin/sh -c 'trap \"exit 0\" TERM; sleep 1000000 & wait' \
          && cri ps | grep 'svc2 Running' && sync",

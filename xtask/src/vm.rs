@@ -120,6 +120,7 @@ fn begin(start: &Start) -> Result<()> {
     set_up(&Progress::start())?;
     let bed = Bed::ensure(start.order)?;
     let mut options = StartOptions::new("manual");
+    options.detached = true;
     let machine = if start.base || start.cold {
         if start.base {
             options.image = Image::Base;

@@ -81,6 +81,8 @@ impl Frame {
 pub struct FrameReader<R> {
     inner: R,
     pending: Vec<u8>,
+    /// Kept between reads: the guest's port gives a page at a time.
+    chunk: Vec<u8>,
 }
 
 impl<R: Read> FrameReader<R> {
@@ -89,6 +91,7 @@ impl<R: Read> FrameReader<R> {
         FrameReader {
             inner,
             pending: Vec::new(),
+            chunk: vec![0; 64 << 10],
         }
     }
 
@@ -100,13 +103,12 @@ impl<R: Read> FrameReader<R> {
             if let Some(frame) = self.take_frame()? {
                 return Ok(frame);
             }
-            let mut chunk = vec![0; 256 << 10];
-            match self.inner.read(&mut chunk) {
+            match self.inner.read(&mut self.chunk) {
                 Ok(0) => {
                     self.pending.clear();
                     return Err(WireError::Closed);
                 }
-                Ok(count) => self.pending.extend_from_slice(&chunk[..count]),
+                Ok(count) => self.pending.extend_from_slice(&self.chunk[..count]),
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
                 Err(err) => return Err(WireError::Io(err)),
             }
