@@ -1,7 +1,7 @@
 //! The boot run: from what is armed, or was begun, to a node that may go on.
 //!
 //! `changed` decides which of two programs this is. While it is absent every doubt is
-//! a [`Refusal`] that disarms and lets the node boot on. Once it exists nothing is
+//! a refusal that disarms and lets the node boot on. Once it exists nothing is
 //! refused and nothing disarms: the run goes on where the disk says it is, or stops.
 
 use repave_plan::bound::find_disk;

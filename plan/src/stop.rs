@@ -1,6 +1,6 @@
 //! Why a run stopped after something was changed.
 //!
-//! A [`Stop`] keeps k3s out and says how to go on. It is never a [`Refusal`]
+//! A [`Stop`] keeps k3s out and says how to go on. It is never a refusal
 //! (`crate::refusal`): after the first destructive write nothing is refused.
 
 use serde::{Deserialize, Serialize};

@@ -38,7 +38,7 @@ pub enum DisarmError {
     Call(#[from] CallError),
 }
 
-/// Takes back what [`crate::arm`] did, intent first; run folders and binaries stay.
+/// Takes back what [`crate::arm()`] did, intent first; run folders and binaries stay.
 pub fn disarm(files: &dyn HostFiles, systemd: &dyn Systemd) -> Result<Disarmed, DisarmError> {
     let _lock = match files.exists(STATE)? {
         true => Some(files.try_lock(LOCK)?.ok_or(DisarmError::Busy)?),
