@@ -43,10 +43,11 @@ fn born(worker: &Worker) -> Option<u64> {
     let end = start + plan.new.extent.bytes(plan.disk.block).0;
     let world = worker.host.world();
     let set = read_labels(&world.disk, start..end).unwrap();
-    let written = set
-        .places
-        .iter()
-        .any(|p| p.newest.as_ref().is_some_and(|u| u.txg == 4));
+    let written = set.places.iter().any(|p| {
+        p.newest
+            .as_ref()
+            .is_some_and(|u| u.txg == 4 && u.checksum_ok)
+    });
     let guids = set.labels().filter_map(|l| l.pool_guid).map(|guid| guid.0);
     guids.filter(|guid| written && *guid > 9000).max()
 }

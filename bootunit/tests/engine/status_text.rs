@@ -102,7 +102,7 @@ fn refused() {
          reason: the ZFS tools and module differ: the tools are 2.3.9-1, the module is 2.2.7-1\n\
          see: docs/recovery.md, host\n\
          to go on: boot an image whose ZFS tools and module belong together, then arm again\n",
-        0,
+        10,
     );
 }
 
