@@ -10,10 +10,11 @@ use std::io;
 use std::ops::Range;
 
 use repave_survey::host_tools::ToolOutput;
-use repave_survey::labels::{Verdict, label_places, read_labels};
+use repave_survey::labels::{label_places, read_labels};
 
 use super::World;
 use super::label::{self, Label};
+use crate::steps::closed_txg;
 
 /// A pool as it is on the media.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -339,13 +340,7 @@ impl World {
         let named = set
             .labels()
             .any(|l| l.pool_guid.is_some_and(|g| g.0 == guid) && l.txg.is_some_and(|txg| txg > 0));
-        let open = set.places.iter().any(|place| {
-            !matches!(place.verdict, Verdict::Clear)
-                && place
-                    .newest
-                    .as_ref()
-                    .is_some_and(|u| u.txg > 0 && u.checksum_ok)
-        });
+        let open = closed_txg(&self.disk, &set).is_ok_and(|txg| txg > Some(0));
         named && open
     }
 

@@ -4,6 +4,7 @@
 //! `prove` reads back. None of them knows which attempt this is or what the journal
 //! says: the disk decides.
 
+mod closed;
 mod containerd_clear;
 mod dispatch;
 mod kernel_table;
@@ -11,6 +12,7 @@ mod label_clear;
 mod pool_create;
 mod scene;
 
+pub use closed::closed_txg;
 pub use containerd_clear::CLEARED;
 pub use dispatch::{StepError, apply, prove, state};
 pub use kernel_table::LINK_LIMIT;

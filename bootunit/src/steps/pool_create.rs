@@ -14,6 +14,7 @@ use repave_survey::labels::{LabelSet, Verdict, read_labels};
 use crate::label_clear::{self, ClearRequest};
 use crate::zfs::{ZfsError, device_of, is_mount};
 
+use super::closed::closed_txg;
 use super::dispatch::StepError;
 use super::scene::Scene;
 
@@ -32,11 +33,7 @@ pub fn new_pool(scene: &mut Scene) -> Result<Option<NewPool>, StepError> {
         return Ok(None);
     };
     let old = scene.intent.plan.pool_guid;
-    // A pool can be imported once an uberblock of it is closed: `zpool create` writes
-    // labels with its first transaction group before that one's uberblocks (OpenZFS
-    // `module/zfs/vdev_label.c`, `vdev_config_sync`).
-    let uberblocks = set.places.iter().filter_map(|place| place.newest.as_ref());
-    let closed = uberblocks.filter(|u| u.checksum_ok).map(|u| u.txg).max();
+    let closed = closed_txg(scene.disk()?, &set).map_err(label_clear::ClearError::Read)?;
     let mut found: Option<NewPool> = None;
     for label in set.labels() {
         let Some(guid) = label.pool_guid.filter(|guid| *guid != old) else {

@@ -211,7 +211,8 @@ fn labels_without_an_uberblock_of_their_group_are_not_a_pool_yet() {
         world.has_pool("tank", 600, guid);
         // The cut came between the even labels and the uberblocks.
         let start = world.links[&device].start.0;
-        let end = start + world.links[&device].len.0;
+        // The rear labels stand where the size rounded down to 256 KiB ends.
+        let end = start + (world.links[&device].len.0 >> 18 << 18);
         for place in [
             start,
             start + (256 << 10),
@@ -226,6 +227,34 @@ fn labels_without_an_uberblock_of_their_group_are_not_a_pool_yet() {
 }
 
 #[test]
+fn a_torn_uberblock_does_not_unmake_a_pool() {
+    let worker = armed(512);
+    assert_eq!(worker.run(), Ended::StepsDone);
+    worker.reboot();
+    let device = new_device(&worker);
+    {
+        let mut world = worker.host.world();
+        let start = world.links[&device].start.0;
+        // The rear labels stand where the size rounded down to 256 KiB ends.
+        let end = start + (world.links[&device].len.0 >> 18 << 18);
+        // The newest one of every ring has a magic and a group and no checksum.
+        for place in [
+            start,
+            start + (256 << 10),
+            end - (512 << 10),
+            end - (256 << 10),
+        ] {
+            let slot = place + (128 << 10) + 25 * 4096;
+            world.disk.set(slot, &0x00ba_b10cu64.to_le_bytes());
+            world.disk.set(slot + 16, &5000u64.to_le_bytes());
+        }
+    }
+    assert_done(&worker);
+    assert_eq!(worker.host.world().zfs.creates, 1);
+    worker.call("run zpool import");
+}
+
+#[test]
 fn a_label_that_a_cut_of_the_create_tore_is_no_foreign_one() {
     let worker = without_pool();
     let device = new_device(&worker);
@@ -233,7 +262,8 @@ fn a_label_that_a_cut_of_the_create_tore_is_no_foreign_one() {
         let mut world = worker.host.world();
         world.has_unborn_pool("tank", 600, &device);
         let start = world.links[&device].start.0;
-        let end = start + world.links[&device].len.0;
+        // The rear labels stand where the size rounded down to 256 KiB ends.
+        let end = start + (world.links[&device].len.0 >> 18 << 18);
         // The first sector of the first label is there and nothing else.
         world
             .disk
