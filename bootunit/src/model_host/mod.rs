@@ -112,6 +112,8 @@ pub struct World {
     pub started: Vec<String>,
     /// Calls that begin like this fail without any effect.
     pub fails: Vec<String>,
+    /// Whether the kernel cannot write the cache file, about which it says nothing.
+    pub cache_is_deaf: bool,
     /// Every call, in order.
     pub calls: Vec<String>,
     /// What is different at the next effect of this number.
@@ -150,6 +152,7 @@ impl World {
             enabled: BTreeSet::new(),
             started: Vec::new(),
             fails: Vec::new(),
+            cache_is_deaf: false,
             calls: Vec::new(),
             cut: None,
             effects: 0,

@@ -90,6 +90,9 @@ impl World {
     /// The kernel writes the cache file in place: cut in the middle, it is empty.
     pub(super) fn write_cache(&mut self) -> std::io::Result<()> {
         self.effect("kernel-cache", |world, part| {
+            if world.cache_is_deaf {
+                return;
+            }
             let listed = match part {
                 Part::Half => String::new(),
                 Part::Whole => world.zfs.listed(),

@@ -52,6 +52,7 @@ fn the_intent_goes_before_changed() {
         last("remove /var/lib/repave/changed"),
     ];
     assert!(order.is_sorted(), "{order:?}");
+    assert_eq!(worker.call("remove /var/lib/repave/changed"), order[6]);
     assert!(
         calls[order[6] + 1..]
             .iter()
@@ -172,9 +173,9 @@ fn a_node_that_is_not_whole_stays_shut() {
 #[test]
 fn a_cache_file_without_the_pool_keeps_the_gate_shut() {
     let worker = ready();
-    worker.host.world().fails = vec!["kernel-cache".to_owned()];
+    worker.host.world().cache_is_deaf = true;
     worker.put(cache_file::PATH, b"store\t7777\n");
-    assert_not_ready(&worker, "");
+    assert_not_ready(&worker, "/etc/zfs/zpool.cache does not hold pool tank");
 }
 
 #[test]

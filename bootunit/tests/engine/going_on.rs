@@ -264,10 +264,10 @@ fn a_label_that_a_cut_of_the_create_tore_is_no_foreign_one() {
         let start = world.links[&device].start.0;
         // The rear labels stand where the size rounded down to 256 KiB ends.
         let end = start + (world.links[&device].len.0 >> 18 << 18);
-        // The first sector of the first label is there and nothing else.
+        // The first sector of the first label is there, on top of what had been there.
         world
             .disk
-            .set(start + (16 << 10) + 512, &[0; (112 << 10) - 512]);
+            .set(start + (16 << 10) + 512, &[0xee; (112 << 10) - 512]);
         for place in [start + (256 << 10), end - (512 << 10), end - (256 << 10)] {
             world.disk.set(place, &[0; 256 << 10]);
         }

@@ -9,6 +9,7 @@ use repave_plan::refusal::Refusal;
 use repave_plan::report::Verdict;
 use repave_plan::survey::{PathFacts, Use};
 use repave_plan::units::{Bytes, Digest};
+use repave_survey::block_io::BlockRead;
 
 use super::worker::*;
 
@@ -163,7 +164,6 @@ fn each_doubt_before_the_first_write_is_a_refusal() {
         ),
         row(
             "stale label inside",
-            // That of a vdev from the dead partition's start to the disk's end.
             |w| stale_label(w, 56),
             "foreign-label",
             "guid 56",
@@ -244,27 +244,16 @@ fn put_pool(worker: &Worker, guid: u64, part: u8) {
     worker.host.world().has_pool("tank", guid, part);
 }
 
-/// One label of another pool where none of today's partitions has a label.
+/// A label of another pool where no partition has one today: that of a vdev that was the
+/// whole disk, whose end the new partition will reach.
 fn stale_label(worker: &Worker, guid: u64) {
-    // Made on the dead partition and then copied to where the label of a vdev that
-    // began at the pool's partition and ended with the root's end cannot be: the first
-    // place of the disk's own end inside the pool's partition.
-    use repave_survey::block_io::BlockRead;
     let other = worker.copy();
     put_pool(&other, guid, 0x13);
     let mut label = vec![0; 256 << 10];
-    let from = 20 << 20;
-    other.host.world().disk.read_at(from, &mut label).unwrap();
-    worker
-        .host
-        .world()
-        .disk
-        .set((40 << 20) - (512 << 10), &label);
-    worker
-        .host
-        .world()
-        .disk
-        .set((40 << 20) - (512 << 10), &[0; 4096]);
+    let made = other.host.world().disk.read_at(20 << 20, &mut label);
+    made.unwrap();
+    let place = (64 << 20) - (512 << 10);
+    worker.host.world().disk.set(place, &label);
 }
 
 #[test]
